@@ -42,7 +42,7 @@ FIRST = 2
 NEVER = "1e9"
 
 
-class Pod:
+class BenchmarkPod:
     """A sidecar and, one after the other, two lives of its ranks.
 
     Args:
@@ -156,7 +156,9 @@ def main() -> None:
     for _ in range(given.passes):
         for way, figures in found.items():
             with tempfile.TemporaryDirectory(prefix="pods-") as folder:
-                for key, values in Pod(way, given, pathlib.Path(folder)).measured().items():
+                for key, values in (
+                    BenchmarkPod(way, given, pathlib.Path(folder)).measured().items()
+                ):
                     figures.setdefault(key, []).extend(values)
     report = {"ranks": given.ranks, "state_mib": given.mebibytes, "ways": _medians(found)}
     given.out.parent.mkdir(parents=True, exist_ok=True)

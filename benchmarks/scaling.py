@@ -64,7 +64,7 @@ def main() -> None:
     found = traces.read(arguments.traces)
     if (arguments.compute, arguments.exchange) != (1.0, 1.0):
         tables = {
-            name: table.elsewhere(arguments.compute, arguments.exchange)
+            name: table.scaled(arguments.compute, arguments.exchange)
             for name, table in found.tables.items()
         }
         found = dataclasses.replace(found, tables=tables)
@@ -153,7 +153,7 @@ def _tell_savings(
 ) -> None:
     print(f"  rover's average completion is shorter than {rival}'s by (95 % by bootstrap of jobs):")
     for name, ours, theirs in zip(workloads, outcomes["rover"], outcomes[rival], strict=True):
-        mean, low, high = suite.interval_of_saving(ours, theirs)
+        mean, low, high = suite.saving_interval(ours, theirs)
         print(f"    {name:12s} {mean:6.0f} s  ({low:.0f} to {high:.0f})")
 
 

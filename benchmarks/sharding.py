@@ -74,7 +74,7 @@ def order(size: int) -> dict[str, float]:
         "snapshot_bytes": len(json.dumps(loader.state_dict())),
         "snapshot_ms": milliseconds(loader.state_dict),
         "first_batch_ms": milliseconds(lambda: next(loader.ordered())),
-        "sample_us": milliseconds(lambda: made.at(size // 2)) * 1e3,
+        "sample_us": milliseconds(lambda: made.value_at(size // 2)) * 1e3,
     }
 
 

@@ -15,7 +15,7 @@ from kfp import compiler
 from components.cleanup_job.component import cleanup_job
 from components.export_checkpoint.component import export_checkpoint
 from components.launch_training_job.component import launch_training_job
-from components.legacy_component_yaml import palette
+from components.legacy_component_yaml import to_legacy_yaml
 from components.patch_manifest.component import patch_manifest
 from components.pipelines.sweep import sweep
 from components.pipelines.train import train
@@ -56,7 +56,7 @@ def main() -> None:
     for path, function in targets().items():
         compiler.Compiler().compile(function, str(path))
     for home, one in components().items():
-        (home / "palette.yaml").write_text(palette(one), encoding="utf-8")
+        (home / "palette.yaml").write_text(to_legacy_yaml(one), encoding="utf-8")
 
 
 if __name__ == "__main__":

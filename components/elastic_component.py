@@ -27,19 +27,19 @@ from typing import Any
 from kfp import dsl
 
 from components.image import IMAGE
-from components.task_config import PASSED
+from components.task_config import PASSED_FIELDS
 from rover_kf import errors
-from rover_kf.pipeline_steps.component_function import WrappedFunction
+from rover_kf.pipeline_steps.component_function import ComponentFunction
 
 _PLAIN = (str, int, float, bool, list, dict)
-_OWN = ("metrics", "task_config", "run", "place", "state", "history")
+_RESERVED = ("metrics", "task_config", "run", "cluster", "state_dir", "history")
 _BODY = '''\
 def {name}(
     {needed}metrics: dsl.Output[dsl.Metrics],
     task_config: dsl.TaskConfig,
     {optional}run: str = "",
-    place: str = "kubernetes",
-    state: str = "",
+    cluster: str = "kubernetes",
+    state_dir: str = "",
     history: str = "",
 ) -> str:
     """{description}
@@ -49,16 +49,16 @@ def {name}(
     import dataclasses
 
     from rover_kf.client import RoverClient
-    from rover_kf.pipeline_steps import looking, step, task_settings
-    from rover_kf.pipeline_steps.launch import Launch
-    from rover_kf.pipeline_steps.launch_options import Terms
-    from rover_kf.pipeline_steps.component_function import WrappedFunction
+    from rover_kf.pipeline_steps import job_status, step_context, task_settings
+    from rover_kf.pipeline_steps.launch import JobLauncher
+    from rover_kf.pipeline_steps.launch_options import LaunchOptions
+    from rover_kf.pipeline_steps.component_function import ComponentFunction
 
-    job = WrappedFunction(**{fields!r}).manifest({{{given}}})
-    job = task_settings.applied(job, dataclasses.asdict(task_config))
-    with RoverClient.at(place, state=state, history=history) as rover:
-        done = Launch(rover, step.read(rover.cluster, run), Terms()).run(job)
-        for name, value in looking.figures(rover, done.key, done.last).items():
+    job = ComponentFunction(**{fields!r}).manifest({{{given}}})
+    job = task_settings.apply_settings(job, dataclasses.asdict(task_config))
+    with RoverClient.connect(cluster, state=state_dir, history=history) as rover:
+        done = JobLauncher(rover, step_context.read(rover.cluster, run), LaunchOptions()).run(job)
+        for name, value in job_status.run_metrics(rover, done.key, done.last).items():
             metrics.log_metric(name, value)
     return done.key.name
 '''
@@ -98,12 +98,12 @@ def to_pytorchjob(
     parameters = inspect.signature(function).parameters
     _check(component, function.__name__, parameters)
     fields = dataclasses.asdict(
-        WrappedFunction(
+        ComponentFunction(
             function=function.__name__,
             source=_source(component),
             image=image,
-            least=replicas[0],
-            most=replicas[1],
+            min_replicas=replicas[0],
+            max_replicas=replicas[1],
             processes=processes,
             cpu=cpu,
             memory=memory,
@@ -120,7 +120,7 @@ def to_pytorchjob(
         given=", ".join(f"{name!r}: {name}" for name in parameters),
     )
     make = dsl.component(
-        base_image=IMAGE, install_kfp_package=False, task_config_passthroughs=PASSED
+        base_image=IMAGE, install_kfp_package=False, task_config_passthroughs=PASSED_FIELDS
     )
     return make(_defined(function.__name__, text))
 
@@ -133,8 +133,10 @@ def _check(component: Any, name: str, parameters: Mapping[str, inspect.Parameter
             "pipeline; write it to storage, or give a checkpoint on with export_checkpoint"
         )
     for parameter in parameters.values():
-        if parameter.annotation not in _PLAIN or parameter.name in _OWN:
-            allowed = "str, int, float, bool, list or dict, none of them named " + ", ".join(_OWN)
+        if parameter.annotation not in _PLAIN or parameter.name in _RESERVED:
+            allowed = "str, int, float, bool, list or dict, none of them named " + ", ".join(
+                _RESERVED
+            )
             raise errors.InputError(
                 f"{name}'s {parameter.name} cannot be passed; allowed: {allowed}"
             )

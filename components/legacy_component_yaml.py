@@ -19,7 +19,7 @@ _FILLED_IN = "TASK_CONFIG"
 """A parameter of this type comes from the backend, never from a person."""
 
 
-def palette(component: Any) -> str:
+def to_legacy_yaml(component: Any) -> str:
     """The component's file for palettes.
 
     Args:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from kfp import dsl
 
 FIELDS = dsl.TaskConfigField
-PASSED = [
+PASSED_FIELDS = [
     FIELDS.RESOURCES,
     FIELDS.KUBERNETES_TOLERATIONS,
     FIELDS.KUBERNETES_NODE_SELECTOR,

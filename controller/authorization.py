@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from rover_kf import errors
 from rover_kf.api import names
 
-KEPT_SECONDS = 60.0
+CACHE_SECONDS = 60.0
 """How long an answer of the API server is believed."""
-KEPT = 1024
+CACHE_SIZE = 1024
 """Answers that are kept."""
 
 
-class Requests(Protocol):
+class ReviewClient(Protocol):
     """Of the API server's client, what is needed here."""
 
     def request(self, method: str, path: str, *, what: str, body: object) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class ClusterAccess:
         clock: monotonic seconds.
     """
 
-    def __init__(self, api: Requests, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: ReviewClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._api, self._clock = api, clock
         self._callers: dict[str, tuple[float, Caller | None]] = {}
         self._allowed: dict[tuple[Caller, str | None], tuple[float, bool]] = {}
@@ -57,7 +57,7 @@ class ClusterAccess:
         if known is not None and known[0] > self._clock():
             return known[1]
         found = self._review(token, None) or self._review(token, [names.AUDIENCE])
-        _keep(self._callers, token, (self._clock() + KEPT_SECONDS, found))
+        _cache(self._callers, token, (self._clock() + CACHE_SECONDS, found))
         return found
 
     def may_see(self, caller: object, namespace: str | None) -> bool:
@@ -85,7 +85,7 @@ class ClusterAccess:
         }
         status = self._create("subjectaccessreviews", "SubjectAccessReview", spec, "authorization")
         found = bool(status.get("allowed"))
-        _keep(self._allowed, (caller, namespace), (self._clock() + KEPT_SECONDS, found))
+        _cache(self._allowed, (caller, namespace), (self._clock() + CACHE_SECONDS, found))
         return found
 
     def _review(self, token: str, audiences: list[str] | None) -> Caller | None:
@@ -108,8 +108,8 @@ class ClusterAccess:
         return dict(reply.get("status") or {})
 
 
-def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
+def _cache(kept: dict[Any, Any], key: object, value: object) -> None:
     kept.pop(key, None)
     kept[key] = value
-    while len(kept) > KEPT:
+    while len(kept) > CACHE_SIZE:
         del kept[next(iter(kept))]

@@ -12,17 +12,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from controller import run_retention
 from controller.authorization import ClusterAccess
-from controller.http_servers import HistoryMetrics, WebhookServer, health_app, served
+from controller.http_servers import HistoryMetrics, WebhookServer, make_health_app, serve
 from controller.policy_defaults import PolicyDefaults
 from controller.settings import HOOK, WEBHOOK, ControllerSettings
 from controller.webhook_certificate import CertificateSecret
 from rover_kf.cluster.kubernetes import config
-from rover_kf.cluster.kubernetes.api import Api
-from rover_kf.cluster.kubernetes.cached_cluster import MirroredCluster
+from rover_kf.cluster.kubernetes.api import KubernetesApi
+from rover_kf.cluster.kubernetes.cached_cluster import CachedCluster
 from rover_kf.history.store import SqlHistory
-from rover_kf.reconcilers.decision_latency import DecisionTimes
+from rover_kf.reconcilers.decision_latency import DecisionLatency
 from rover_kf.reconcilers.queue import KeyQueue
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 from rover_kf.webhook.admission import make_app
 from rover_kf.webhook.history_api import HistoryServer
 
@@ -33,7 +33,7 @@ NODE_SECONDS = 2.0
 """Between a node's silence and a look at the jobs: Kubernetes marks the pods after the node."""
 
 
-class Rover:
+class ControllerRuntime:
     """The controller as one thing that starts and stops.
 
     Args:
@@ -48,12 +48,12 @@ class Rover:
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: tuple[threading.Thread, ...] = ()
         self._webhook: WebhookServer | None = None
-        self._cluster: MirroredCluster | None = None
+        self._cluster: CachedCluster | None = None
         self._silent: set[str] = set()
         self._history = SqlHistory(settings.history, shared=settings.history_shared)
         self._registry = CollectorRegistry()
         self._registry.register(HistoryMetrics(self._history))
-        self._times = DecisionTimes(self._registry)
+        self._times = DecisionLatency(self._registry)
 
     async def start(self) -> None:
         """Start everything; returns at once.
@@ -62,13 +62,13 @@ class Rover:
             ClusterUnavailable: there is no cluster to talk to.
         """
         told = self._settings
-        cluster = config.mirrored(
+        cluster = config.cached_from_environment(
             self.queue.add, token_file=told.token_file, namespace=told.watch_namespace
         )
         self._cluster = cluster
         cluster.follow(self._stopping)
-        reconcilers = Reconcilers(
-            cluster, self._history, clock=time.time, jobs=cluster.jobs, times=self._times
+        reconcilers = Reconciler(
+            cluster, self._history, clock=time.time, jobs=cluster.job_count, latency=self._times
         )
         looks = (reconcilers.reconcile, self._stopping)
         self._workers = tuple(
@@ -77,14 +77,14 @@ class Rover:
         )
         for worker in self._workers:
             worker.start()
-        retained = run_retention.keep(self._history, told.history_days, clock=time.time)
+        retained = run_retention.prune_history(self._history, told.history_days, clock=time.time)
         works = [self._serve_health(), self._resync(cluster), retained]
         if not told.watch_namespace:
             self._webhook = self._make_webhook(cluster.api)
             works.append(self._webhook.run())
         self._tasks += [asyncio.create_task(work) for work in works]
 
-    def _make_webhook(self, api: Api) -> WebhookServer:
+    def _make_webhook(self, api: KubernetesApi) -> WebhookServer:
         told = self._settings
         secret = CertificateSecret(
             api, namespace=told.namespace, name=WEBHOOK, hook=HOOK, hosts=told.webhook_hosts
@@ -103,7 +103,7 @@ class Rover:
             await asyncio.to_thread(worker.join, STOP_SECONDS)
         self._history.close()
 
-    async def node_seen(self, name: str, *, silent: bool) -> None:
+    async def on_node_change(self, name: str, *, silent: bool) -> None:
         """A node's object has changed; jobs are looked at if it fell silent or is heard again."""
         if silent is (name in self._silent) or self._cluster is None:
             return
@@ -111,16 +111,16 @@ class Rover:
         for key in self._cluster.job_keys():
             self.queue.add(key, NODE_SECONDS)
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the reconcilers' threads, the mirrors and every task still run."""
         working = bool(self._workers) and all(worker.is_alive() for worker in self._workers)
-        heard = self._cluster is not None and self._cluster.following()
+        heard = self._cluster is not None and self._cluster.is_following()
         return working and heard and not any(task.done() for task in self._tasks)
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the API server can have jobs reviewed, or jobs are heard of without a webhook."""
         if self._settings.watch_namespace:
-            return self.alive()
+            return self.is_alive()
         return self._webhook is not None and self._webhook.ready
 
     def metrics(self) -> str:
@@ -128,11 +128,11 @@ class Rover:
         return generate_latest(self._registry).decode()
 
     async def _serve_health(self) -> None:
-        app = health_app(self.alive, self.ready, self.metrics)
-        async with served(app, self._settings.health_port):
+        app = make_health_app(self.is_alive, self.is_ready, self.metrics)
+        async with serve(app, self._settings.health_port):
             await asyncio.Event().wait()
 
-    async def _resync(self, cluster: MirroredCluster) -> None:
+    async def _resync(self, cluster: CachedCluster) -> None:
         """Look now and then at jobs that nothing else is due of: suspended ones, for one."""
         every = self._settings.resync_seconds
         while True:

@@ -56,7 +56,7 @@ class WebhookServer:
                     if found != loaded:
                         _load(context, found)
                     if loaded is None:
-                        await stack.enter_async_context(served(self._app, self._port, context))
+                        await stack.enter_async_context(serve(self._app, self._port, context))
                     loaded = found
                     if await asyncio.to_thread(self._secret.trust, found):
                         _log.info("the API server now trusts the webhook's certificate")
@@ -69,7 +69,7 @@ class WebhookServer:
 
 
 @contextlib.asynccontextmanager
-async def served(
+async def serve(
     app: web.Application, port: int, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[None]:
     """Listen on all addresses while the block runs."""
@@ -82,12 +82,12 @@ async def served(
         await runner.cleanup()
 
 
-def health_app(
+def make_health_app(
     alive: Callable[[], bool], ready: Callable[[], bool], metrics: Callable[[], str] | None = None
 ) -> web.Application:
     """/healthz (restart me if not), /readyz (send me reviews) and /metrics, if there are any."""
 
-    def answering(question: Callable[[], bool]) -> Handler:
+    def make_probe(question: Callable[[], bool]) -> Handler:
         async def respond(_: web.Request) -> web.StreamResponse:
             good = question()
             return web.Response(text="ok" if good else "not ok", status=200 if good else 503)
@@ -95,15 +95,15 @@ def health_app(
         return respond
 
     app = web.Application()
-    app.router.add_get("/healthz", answering(alive))
-    app.router.add_get("/readyz", answering(ready))
+    app.router.add_get("/healthz", make_probe(alive))
+    app.router.add_get("/readyz", make_probe(ready))
     if metrics is not None:
         text = metrics
 
-        async def tell(_: web.Request) -> web.StreamResponse:
+        async def serve_metrics(_: web.Request) -> web.StreamResponse:
             return web.Response(text=text())
 
-        app.router.add_get("/metrics", tell)
+        app.router.add_get("/metrics", serve_metrics)
     return app
 
 

@@ -20,10 +20,10 @@ from typing import Any
 import kopf
 import prometheus_client
 
-from controller.controller_runtime import Rover
+from controller.controller_runtime import ControllerRuntime
 from controller.settings import read
 from rover_kf.api import logging_format
-from rover_kf.cluster.kubernetes.conversion import silent_since
+from rover_kf.cluster.kubernetes.conversion import unreachable_since
 
 SWITCH_SECONDS = 0.001
 """After which a thread that reckons lets another one on: a review waits for several such turns."""
@@ -44,7 +44,7 @@ async def start(settings: kopf.OperatorSettings, memo: Any, **_: object) -> None
 
 async def observe_node(name: str, status: Mapping[str, Any], memo: Any, **_: object) -> None:
     """Queue every job when a node falls silent or is heard again."""
-    await memo.rover.node_seen(name, silent=silent_since({"status": status}) is not None)
+    await memo.rover.node_seen(name, silent=unreachable_since({"status": status}) is not None)
 
 
 async def stop(memo: Any, **_: object) -> None:
@@ -80,5 +80,5 @@ def main() -> None:
     gc.set_threshold(*_GARBAGE)
     # kopf would ask the system for the user's name, which an image need not know.
     identity: Any = told.account
-    memo = kopf.Memo(rover=Rover(told))
+    memo = kopf.Memo(rover=ControllerRuntime(told))
     kopf.run(clusterwide=True, standalone=True, registry=registry, identity=identity, memo=memo)

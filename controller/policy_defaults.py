@@ -26,7 +26,7 @@ class PolicyDefaults:
 
     def __init__(self, folder: pathlib.Path | None) -> None:
         self._folder = folder
-        self._good: dict[str, str] = {}
+        self._valid: dict[str, str] = {}
         self._seen: dict[str, str] = {}
 
     def read(self) -> dict[str, str]:
@@ -39,8 +39,8 @@ class PolicyDefaults:
             except errors.PolicyError as refusal:
                 _log.error("policy defaults stay as they were: %s", refusal)
             else:
-                self._good = found
-        return self._good
+                self._valid = found
+        return self._valid
 
 
 def _files(folder: pathlib.Path | None) -> dict[str, str]:

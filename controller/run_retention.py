@@ -18,7 +18,7 @@ FIRST_SECONDS = 300.0
 _log = logging.getLogger(__name__)
 
 
-async def keep(
+async def prune_history(
     history: HistoryStore,
     days: float,
     *,

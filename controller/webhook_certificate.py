@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.cluster.kubernetes.api import Api
+from rover_kf.cluster.kubernetes.api import KubernetesApi
 from rover_kf.webhook.certificates import Certificates, issue
 
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -32,7 +32,7 @@ class CertificateSecret:
     """
 
     def __init__(
-        self, api: Api, *, namespace: str, name: str, hook: str, hosts: Sequence[str]
+        self, api: KubernetesApi, *, namespace: str, name: str, hook: str, hosts: Sequence[str]
     ) -> None:
         self._api = api
         self._collection = f"/api/v1/namespaces/{namespace}/secrets"
@@ -56,7 +56,7 @@ class CertificateSecret:
         """Make the API server trust them; False if it did already.
 
         Raises:
-            ClusterUnavailable, JobNotFound, InputError: the configuration cannot be changed.
+            ClusterUnavailable, NoSuchJob, InputError: the configuration cannot be changed.
         """
         path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + self._name
         what = f"webhook configuration {self._name}"
@@ -73,7 +73,7 @@ class CertificateSecret:
         path, what = f"{self._collection}/{self._name}", f"secret {self._name}"
         try:
             found = self._api.request("GET", path, what=what)
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             fresh = issue(self._hosts, now)
             body = self._body(fresh, {"name": self._name})
             self._api.request("POST", self._collection, what=what, body=body)
@@ -106,5 +106,5 @@ def _certificates_in(secret: dict[str, Any]) -> Certificates | None:
     data = secret.get("data") or {}
     try:
         return Certificates.from_data({k: base64.b64decode(v) for k, v in data.items()})
-    except (errors.MessageError, ValueError):
+    except (errors.ProtocolError, ValueError):
         return None  # not ours, or cut short: written anew

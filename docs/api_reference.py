@@ -33,7 +33,7 @@ SECTIONS = {
         "rover_kf.RoverClient",
         "rover_kf.JobKey",
         "rover_kf.client.Progress",
-        "rover_kf.client.Course",
+        "rover_kf.client.JobHistory",
         "rover_kf.client.DryRun",
         "rover_kf.client.Constraints",
         "rover_kf.client.PriceTable",

@@ -31,7 +31,7 @@ from rover_kf.elastic.failures.rule import Rule
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.metrics import exporter
-from rover_kf.reconcilers.decision_latency import DecisionTimes
+from rover_kf.reconcilers.decision_latency import DecisionLatency
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -182,7 +182,7 @@ def _catalogue(rules: tuple[Rule, ...], declared: tuple[Case, ...]) -> list[str]
         "|---|---|---|---|---|---|\n",
     ]
     for one in rules:
-        marks = "" if one.counts else "; free"
+        marks = "" if one.consumes_budget else "; free"
         marks += "; consequence" if one.consequence else ""
         marks += "; permanent if repeated" if one.permanent_if_repeated else ""
         cells = (
@@ -190,7 +190,7 @@ def _catalogue(rules: tuple[Rule, ...], declared: tuple[Case, ...]) -> list[str]
             _known_by(one),
             one.scope,
             one.action + marks,
-            one.says,
+            one.message,
             _brought_about(one, declared),
         )
         lines.append(f"| {' | '.join(cells)} |\n")
@@ -203,7 +203,7 @@ def _brought_about(rule: Rule, declared: tuple[Case, ...]) -> str:
     for way in failure_cases.ways(rule.kind, rule.variant, declared):
         tests.setdefault(way.test, []).append(way.how)
     parts = [f"{', '.join(dict.fromkeys(hows))} ({test})" for test, hows in tests.items()]
-    parts += [f"not here: it takes {rule.lacks}"] * bool(rule.lacks)
+    parts += [f"not here: it takes {rule.needs}"] * bool(rule.needs)
     parts += [f"words of {rule.source}"] * bool(rule.source)
     return "; ".join(parts)
 
@@ -242,7 +242,7 @@ def _known_by(one: Rule) -> str:
     every = len(named) > len(signal.Signals) // 2
     found = ["any other signal" if every else f"signal {', '.join(named)}"] * bool(named)
     found += [f"exit code {code}" for code in sorted(one.codes) if code >= 0]
-    found += ["a kill for memory counted meanwhile"] * one.memory_kill
+    found += ["a kill for memory counted meanwhile"] * one.oom_killed
     for said, classes in (("exception", one.errors), ("exception or one before it", one.causes)):
         found += [f"{said}: {', '.join(sorted(classes))}"] * bool(classes)
     found += [f"reason {', '.join(sorted(one.reasons))}"] * bool(one.reasons)
@@ -258,11 +258,11 @@ def metrics() -> str:
     status = CoordinatorStatus(
         "j", "training", 1, 1, 1, 1, 1, 1, 1, 1, 1.0, 0, (), Goodput(), (), 0.0, 0.0, data=(data,)
     )
-    sidecar = exporter.render("p", "j", status, told={}, storage=True).decode()
+    sidecar = exporter.render("p", "j", status, event_counts={}, storage=True).decode()
     registry = CollectorRegistry()
     with SqlHistory("sqlite://") as history:
         registry.register(HistoryMetrics(history))
-        DecisionTimes(registry)
+        DecisionLatency(registry)
         controller = generate_latest(registry).decode()
     parts = [f"{NOTE}# Metrics\n", _METRICS]
     for title, text in (("Sidecars, port 7411", sidecar), ("Controller, port 8081", controller)):

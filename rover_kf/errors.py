@@ -8,29 +8,28 @@
     ├── InputError              the caller's input is wrong; exit code 2; nothing was created
     │   ├── ManifestError       a manifest (file, key, value, what is allowed)
     │   └── PolicyError         a ``rover-kf.io/*`` annotation (key, value, what is allowed)
-    ├── JobNotFound             no such job in that namespace
+    ├── NoSuchJob             no such job in that namespace
     ├── JobExists               a job of that name is already there; it is never overwritten
     ├── JobFailed               the job ended without success
-    ├── StillRunning            the job did not get where it was waited for in time; it goes on
+    ├── WaitTimeout            the job did not get where it was waited for in time; it goes on
     ├── Conflict                the object changed between the read and the write; read again
     ├── ClusterUnavailable      the place where jobs run did not answer; retrying may help
-    │   ├── OutOfReach          there is no way there from here
-    │   └── KindUnknown         it has no jobs of that kind
+    │   ├── Unreachable          there is no way there from here
+    │   └── KindNotServed         it has no jobs of that kind
     ├── CheckpointError
     │   ├── ArenaTooSmall       the state does not fit; says the size to set
     │   ├── UnsupportedState    a value that cannot be stored without pickle, by its name
-    │   ├── DoesNotFit          what was saved is another script's; it is the same the next time
-    │   │   └── WrongWorldSize  a world of another size saved it, each rank its own
-    │   ├── TornSnapshot        bytes that are not a whole sealed snapshot; never restored
-    │   └── StorageFailed       a storage refused a write or a read
-    │       └── AlreadyStored   that step of that round is a checkpoint; its files stay
-    ├── StreamBroken            a stream cannot be read on as it was: records are gone, or refused
-    ├── DataUnreadable          a file of the data set is gone, was changed, or cannot be read
-    ├── MessageError            bytes from another process that are not the message expected
-    ├── SidecarUnavailable      the pod's sidecar did not answer
-    ├── RendezvousClosed        the coordinator ended the job's rendezvous
-    ├── HistoryUnavailable      the history could not be read or written; training goes on
-    └── TracesNotTaken          a receiver of traces refused them or did not answer; send them again
+    │   ├── IncompatibleState          what was saved is another script's; it is the same the next
+    time │   │   └── WrongWorldSize  a world of another size saved it, each rank its own │   ├──
+    CorruptSnapshot        bytes that are not a whole sealed snapshot; never restored │   └──
+    StorageError       a storage refused a write or a read │       └── CheckpointExists   that step
+    of that round is a checkpoint; its files stay ├── StreamLost            a stream cannot be read
+    on as it was: records are gone, or refused ├── DatasetReadError          a file of the data set
+    is gone, was changed, or cannot be read ├── ProtocolError            bytes from another process
+    that are not the message expected ├── SidecarUnavailable      the pod's sidecar did not answer
+    ├── RendezvousClosed        the coordinator ended the job's rendezvous ├── HistoryUnavailable
+    the history could not be read or written; training goes on └── TraceExportError          a
+    receiver of traces refused them or did not answer; send them again
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _MOST_SHOWN = 300
 """Characters of a text, and of all that is neither a text nor a container."""
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     # However large, or however deep, what somebody wrote may be.
     short = reprlib.Repr()
     short.maxlevel, short.maxdict, short.maxlist, short.maxtuple = 5, 12, 12, 12
@@ -78,7 +77,7 @@ class ManifestError(InputError):
     """
 
     def __init__(self, key: str, value: object, *, allowed: str, source: str = "manifest") -> None:
-        super().__init__(f"{source}: {key} is {_shown(value)}; allowed: {allowed}")
+        super().__init__(f"{source}: {key} is {_short_repr(value)}; allowed: {allowed}")
         self.key, self.value, self.allowed, self.source = key, value, allowed, source
 
 
@@ -86,12 +85,12 @@ class PolicyError(InputError):
     """A policy annotation with an unknown key or a value out of range."""
 
     def __init__(self, key: str, value: object, *, allowed: str, source: str = "manifest") -> None:
-        shown = _shown(value)
+        shown = _short_repr(value)
         super().__init__(f"{source}: annotation {key} is {shown}; allowed: {allowed}")
         self.key, self.value, self.allowed, self.source = key, value, allowed, source
 
 
-class JobNotFound(RoverError):
+class NoSuchJob(RoverError):
     """No job of that name; list the namespace's jobs to see what is there."""
 
 
@@ -105,7 +104,7 @@ class JobFailed(RoverError):
     """The job ended without success; the message holds the verdict."""
 
 
-class StillRunning(RoverError):
+class WaitTimeout(RoverError):
     """The job did not reach the state that was waited for in time; it goes on."""
 
 
@@ -117,11 +116,11 @@ class ClusterUnavailable(RoverError):
     """The cluster did not answer in time or refused the connection."""
 
 
-class OutOfReach(ClusterUnavailable):
+class Unreachable(ClusterUnavailable):
     """There is no way there from here; what is asked of it has to come by another one."""
 
 
-class KindUnknown(ClusterUnavailable):
+class KindNotServed(ClusterUnavailable):
     """The cluster has no jobs of that kind: the Training Operator's definition is not there."""
 
 
@@ -148,35 +147,35 @@ class UnsupportedState(CheckpointError):
     """A value of the state that is neither a tensor nor plain data, by its name."""
 
 
-class DoesNotFit(CheckpointError):
+class IncompatibleState(CheckpointError):
     """What was saved is not what this script restores; no restart changes that."""
 
 
-class WrongWorldSize(DoesNotFit):
+class WrongWorldSize(IncompatibleState):
     """Each rank of a world of another size has saved its own; only such a world can restore it."""
 
 
-class TornSnapshot(CheckpointError):
+class CorruptSnapshot(CheckpointError):
     """Bytes that do not form a whole snapshot; they are never restored."""
 
 
-class StorageFailed(CheckpointError):
+class StorageError(CheckpointError):
     """A storage refused a write or a read; the cause is chained."""
 
 
-class AlreadyStored(StorageFailed):
+class CheckpointExists(StorageError):
     """That step of that round is a checkpoint already; its files are never replaced."""
 
 
-class StreamBroken(RoverError):
+class StreamLost(RoverError):
     """A stream cannot be read on as it was: records are gone, cannot be read, or are refused."""
 
 
-class DataUnreadable(RoverError):
+class DatasetReadError(RoverError):
     """A file of the data set is gone, was changed or cannot be read; the message says where."""
 
 
-class MessageError(RoverError):
+class ProtocolError(RoverError):
     """A message from another process that cannot be read as what it should be."""
 
 
@@ -192,5 +191,5 @@ class HistoryUnavailable(RoverError):
     """The history database cannot be used now; nothing that trains depends on it."""
 
 
-class TracesNotTaken(RoverError):
+class TraceExportError(RoverError):
     """A receiver of OpenTelemetry traces refused them or did not answer; they may be sent again."""

@@ -19,11 +19,11 @@ from benchmarks.checkpoint_systems.sidecar import Sidecar
 from benchmarks.checkpoint_systems.system_process import Peer, serve
 from benchmarks.checkpoint_systems.workload import Loop
 from rover_kf.api import names
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.injection.policy.sections import CheckpointPolicy
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.sidecar_client import SidecarClient
 
 NEVER = 1e9
 FLUSH_SECONDS = 600.0
@@ -61,18 +61,18 @@ class Rover(Peer):
 
     def waited(self) -> float:
         """In the hook before the step."""
-        return self._checkpointer._saver.take_waited() * 1e3
+        return self._checkpointer._stager.take_waited() * 1e3
 
     def settle(self) -> None:
         """Copied, and what the first seal made the sidecar persist is done."""
-        self._checkpointer._saver.finish()
+        self._checkpointer._stager.finish()
         if self._persisting is not None:
             self._persisting.join()
 
     def begin(self, step: int) -> None:
         """In memory, and the sidecar asked for it on storage, as by the policy."""
         self.save(step)
-        saver = self._checkpointer._saver
+        saver = self._checkpointer._stager
         saver.finish()
         self._before = (saver.issued, saver.sealed)
         self._persisting = threading.Thread(target=self._wait, args=(step,))
@@ -85,20 +85,20 @@ class Rover(Peer):
     def durable(self, step: int) -> None:
         """Files and folders are synced by the sidecar itself."""
         self.save(step)
-        self._checkpointer._saver.finish()
+        self._checkpointer._stager.finish()
         self._flush()
 
     def capped(self, step: int) -> bool:
         """The same as training persists it."""
         self.save(step)
-        self._checkpointer._saver.finish()
+        self._checkpointer._stager.finish()
         self._wait(step)
         return True
 
     def die(self) -> None:
         """The trainer alone: memory and sidecar stay, and the launcher tells of its end."""
         self._checkpointer.close()
-        Link(self._home).ask(names.PATH_EXAMINE, Acknowledged(), Acknowledged, timeout=60)
+        SidecarClient(self._home).request(names.PATH_EXAMINE, Ack(), Ack, timeout=60)
 
     def restore(self, loop: Loop) -> None:
         """As a successor of this process does."""
@@ -110,7 +110,7 @@ class Rover(Peer):
 
     def account(self) -> dict[str, int]:
         """What is sealed and no longer in a slot was replaced by a newer one, as the policy is."""
-        saver = self._checkpointer._saver
+        saver = self._checkpointer._stager
         issued, sealed = saver.issued - self._before[0], saver.sealed - self._before[1]
         steps = [seal.step for seal in saver._slots.arena.sealed()]
         newest = sum(1 for step in steps if step > self._last - issued)
@@ -133,11 +133,11 @@ class Rover(Peer):
         return Checkpointer(settings=settings, overlap=self._asked_overlap)
 
     def _wait(self, step: int) -> None:
-        assert Link(self._home).wait(step, "durable", timeout=FLUSH_SECONDS, patience=0.0)
+        assert SidecarClient(self._home).wait(step, "durable", timeout=FLUSH_SECONDS, patience=0.0)
 
     def _flush(self) -> None:
-        reply = Link(self._home).ask(
-            names.PATH_FLUSH, Acknowledged(), Acknowledged, timeout=FLUSH_SECONDS
+        reply = SidecarClient(self._home).request(
+            names.PATH_FLUSH, Ack(), Ack, timeout=FLUSH_SECONDS
         )
         assert reply.done, reply.reason
 

@@ -128,7 +128,7 @@ def _embedded(folder: pathlib.Path) -> Iterator[None]:
     del pod["topologySpreadConstraints"], pod["volumes"], pod["containers"][0]["volumeMounts"]
     pod["containers"][0]["command"] = ["torchrun", *_script(folder, "rover")]
     del job["metadata"]["annotations"]["rover-kf.io/checkpoint.path"]
-    with RoverClient(told=settings.read({}, state=folder / "state")) as rover:
+    with RoverClient(config=settings.read({}, state=folder / "state")) as rover:
         rover.submit(job)
         yield
 

@@ -21,7 +21,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from rover_kf.recommender import communication_model
-from rover_kf.recommender.communication_model import Observation
+from rover_kf.recommender.communication_model import StepObservation
 
 RANGES = {"2-4": (2, 4), "5-16": (5, 16), ">16": (17, 10**9)}
 PARAMETERS = {
@@ -85,14 +85,14 @@ def alone(rows: Sequence[Row], batch: int) -> float | None:
     return points[0][1] if points and points[0][0] == batch else None
 
 
-def observations(name: str, rows: Sequence[Row], count: float) -> list[Observation]:
+def observations(name: str, rows: Sequence[Row], count: float) -> list[StepObservation]:
     """What a model's rows say of the network."""
     found = []
     for row in rows:
         single = alone(rows, row.batch)
         if single is not None:
             size = 4.0 * count
-            found.append(Observation(row.seconds, single, row.replicas, row.nodes, size, name))
+            found.append(StepObservation(row.seconds, single, row.replicas, row.nodes, size, name))
     return found
 
 
@@ -122,7 +122,7 @@ def measure(traces: pathlib.Path) -> dict[str, object]:
     }
 
 
-def _predicted(learned: communication_model.Network, row: Observation) -> float:
+def _predicted(learned: communication_model.CommunicationModel, row: StepObservation) -> float:
     return learned.step_seconds(
         row.alone_seconds,
         processes=row.processes,
@@ -131,7 +131,7 @@ def _predicted(learned: communication_model.Network, row: Observation) -> float:
     )
 
 
-def _errors(rows: Iterable[Observation], predict: object) -> dict[str, float]:
+def _errors(rows: Iterable[StepObservation], predict: object) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in RANGES}
     for row in rows:
         for name, (low, high) in RANGES.items():

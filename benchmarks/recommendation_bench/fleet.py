@@ -30,10 +30,10 @@ import random
 from collections.abc import Iterator
 
 from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.recommender.job_signature import JobFacts
-from rover_kf.recommender.process_tree import Footprint
+from rover_kf.recommender.job_signature import JobSpec
+from rover_kf.recommender.process_tree import MemoryFootprint
 from rover_kf.recommender.profile import Profile, Trial
-from rover_kf.recommender.recommend import combine
+from rover_kf.recommender.recommend import combine_evidence
 
 GIB = 1 << 30
 RUNS, SCRIPTS = 1280, 24
@@ -149,7 +149,7 @@ def _script(name: str, draw: random.Random) -> Script:
 
 
 def _recommended(script: Script, past: list[RunRecord], now: float, draw: random.Random) -> float:
-    facts = JobFacts(
+    facts = JobSpec(
         signature=_signature(script),
         requested={"replicas": 1.0, "memory": script.asked},
         masters=0,
@@ -161,14 +161,14 @@ def _recommended(script: Script, past: list[RunRecord], now: float, draw: random
     profile = None
     if script.tried and not past:
         profile = _dry(script.peak * math.exp(draw.gauss(0, DRY_NOISE)))
-    found = combine(facts, past[-50:], profile, now=now).get("memory")
+    found = combine_evidence(facts, past[-50:], profile, now=now).get("memory")
     if found is None:
         raise AssertionError(script)
     return found.target
 
 
 def _dry(peak: float) -> Profile:
-    footprint = Footprint(own=int(0.95 * peak), files=int(0.05 * peak))
+    footprint = MemoryFootprint(anonymous=int(0.95 * peak), files=int(0.05 * peak))
     trial = Trial(32, 1.0, 0.0, 1.0, footprint)
     return Profile(10.0, True, int(peak), 10.0, trials=(trial,), footprint=footprint)  # noqa: FBT003 - as above
 

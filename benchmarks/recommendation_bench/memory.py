@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 
 from rover_kf.api.decisions import Quantity
 from rover_kf.recommender import host_memory, job_signature, profile
-from rover_kf.recommender.dry_run_process import Rehearsal, dry_run
+from rover_kf.recommender.dry_run_process import DryRunSpec, run_dry_run
 from rover_kf.recommender.profile import Profile
-from rover_kf.recommender.size_evidence import Sources
+from rover_kf.recommender.size_evidence import SizeEvidence
 
 HERE = pathlib.Path(__file__).parent
 SECONDS = 500.0
@@ -114,8 +114,8 @@ def measure(
 
 def one(configuration: Configuration) -> dict[str, object]:
     """Predict one configuration, then run it."""
-    read = job_signature.of(configuration.manifest())
-    asked = Rehearsal(
+    read = job_signature.from_manifest(configuration.manifest())
+    asked = DryRunSpec(
         configuration.command,
         HERE,
         batch_option="--batch",
@@ -123,17 +123,17 @@ def one(configuration: Configuration) -> dict[str, object]:
         steps=4,
         seconds=SECONDS,
     )
-    tried = dry_run(asked)
-    own = host_memory.predicted(Sources(read, (), tried))
+    tried = run_dry_run(asked)
+    own = host_memory.predict_memory(SizeEvidence(read, (), tried))
     smaller = dataclasses.replace(tried, trials=tried.trials[:2])
-    extrapolated = host_memory.predicted(Sources(read, (), smaller), configuration.batch)
+    extrapolated = host_memory.predict_memory(SizeEvidence(read, (), smaller), configuration.batch)
     if own is None or extrapolated is None:
-        raise AssertionError(tried.refusals)
+        raise AssertionError(tried.failures)
     real = _run(configuration)
     row = {
         "name": configuration.name,
         "peak_mib": real.peak_memory / 2**20,
-        "own_mib": real.footprint.own / 2**20,
+        "own_mib": real.footprint.anonymous / 2**20,
         "own_batch": _compared(own, real.peak_memory),
         "from_smaller_batches": _compared(extrapolated, real.peak_memory),
     }
@@ -144,8 +144,8 @@ def one(configuration: Configuration) -> dict[str, object]:
 def _run(configuration: Configuration) -> Profile:
     line = [sys.executable, "-m", "torch.distributed.run", *configuration.command[1:]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    found = profile.profile(line, environment, HERE, SECONDS)
-    if not found.ended:
+    found = profile.run_profile(line, environment, HERE, SECONDS)
+    if not found.exited:
         raise AssertionError(f"{configuration.name} did not end in {SECONDS} s")
     return found
 

@@ -23,9 +23,9 @@ from rover_kf.api.membership import (
     WatchReply,
     WatchRequest,
 )
-from rover_kf.elastic.rendezvous.effects import Answer, Effect
+from rover_kf.elastic.rendezvous.effects import Effect, SendReply
 from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
-from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 
 TICK = 0.05
 """Seconds, as the coordinator ticks."""
@@ -59,7 +59,7 @@ class Crowd:
     """
 
     def __init__(self, size: int, meter: Meter) -> None:
-        limits = Limits(nodes=size, min_nodes=1, max_nodes=size)
+        limits = RendezvousLimits(nodes=size, min_nodes=1, max_nodes=size)
         self.rendezvous = Rendezvous(limits)
         self.now, self.calls = 0.0, 0
         self._meter = meter
@@ -121,12 +121,12 @@ class Crowd:
         with self._meter.open():
             effects = act()
         self.calls += 1
-        again = [self._hear(effect) for effect in effects if isinstance(effect, Answer)]
+        again = [self._hear(effect) for effect in effects if isinstance(effect, SendReply)]
         for agent in again:
             if agent is not None:
                 self._ask(agent)
 
-    def _hear(self, answer: Answer) -> Agent | None:
+    def _hear(self, answer: SendReply) -> Agent | None:
         agent, said = self._asking.pop(answer.ticket), answer.reply
         if isinstance(said, JoinReply) and said.round is not None:
             agent.round, agent.trains = said.round.number, True

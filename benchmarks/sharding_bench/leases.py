@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import aiohttp
 
 from rover_kf.api import codec, names
-from rover_kf.api.data import MOST_AT_ONCE, DataPlan, Partition, Progress
-from rover_kf.api.leases import LeaseReply, Registered
-from rover_kf.data_sharding.worker_view import Holder, Place
+from rover_kf.api.data import MAX_SPANS_PER_REQUEST, DataPlan, DataProgress, Partition
+from rover_kf.api.leases import LeaseReply, RegisterReply
+from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 
 WORKERS, RATE = 1000, 500.0
 """Requests a second, of 16 leases each."""
@@ -92,24 +92,24 @@ class Worker:
 
     def __init__(self, session: aiohttp.ClientSession, number: int) -> None:
         self._session = session
-        place = Place(1, number, WORKERS, "p")
-        self._holder = Holder(PLAN, place, shared=False)
+        place = WorkerIdentity(1, number, WORKERS, "p")
+        self._holder = LeaseTracker(PLAN, place, shared=False)
         self._turn = asyncio.Lock()
 
     async def register(self) -> None:
         """At the begin of the round."""
-        told = self._holder.registration(Progress())
-        self._holder.knows(await self._post(names.PATH_DATA_REGISTER, told, Registered))
+        told = self._holder.registration(DataProgress())
+        self._holder.on_registered(await self._post(names.PATH_DATA_REGISTER, told, RegisterReply))
 
     async def ask(self, due: float) -> tuple[float, int]:
         """Tell what was used, lease 16 shards; seconds since it was due, and leases."""
         async with self._turn:
-            while (span := self._holder.take(PLAN.shard)) is not None:
-                self._holder.used([span])
-            request = self._holder.request(MOST_AT_ONCE)
+            while (span := self._holder.claim(PLAN.shard)) is not None:
+                self._holder.mark_used([span])
+            request = self._holder.request(MAX_SPANS_PER_REQUEST)
             reply = await self._post(names.PATH_DATA_LEASE, request, LeaseReply)
             late = time.perf_counter() - due
-            self._holder.absorb(reply)
+            self._holder.on_reply(reply)
             return late, len(reply.leases)
 
     async def _post(self, path: str, message: object, reply: type[T]) -> T:

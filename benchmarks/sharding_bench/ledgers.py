@@ -15,9 +15,9 @@ import tracemalloc
 from typing import Any
 
 from rover_kf.api import codec
-from rover_kf.api.data import DataPlan, Partition, Progress, Span
-from rover_kf.data_sharding.consumed_set import Union
-from rover_kf.data_sharding.ledger import Ledger
+from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
+from rover_kf.data_sharding.consumed_set import ConsumedSet
+from rover_kf.data_sharding.ledger import LeaseLedger
 
 WORKERS, LEASES, TURNS = 1000, 16, 4
 SIZES = (10**6, 10**9, 10**12)
@@ -39,30 +39,30 @@ def ledger(size: int) -> dict[str, float]:
     shard = max(size // 10**6, 1) if size < 10**9 else 1000
     middle = size // 2 // shard * shard
     plan = DataPlan("train", (Partition("", 0, size),), shard)
-    half = Progress(0, {"": f"0+{middle}"})
+    half = DataProgress(0, {"": f"0+{middle}"})
     tracemalloc.start()
-    made = Ledger(plan, half)
+    made = LeaseLedger(plan, half)
     _wear(made)
     memory = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    union = Union(made.progress())
+    union = ConsumedSet(made.progress())
     snapshot = codec.dumps(union.progress())
-    assert codec.loads(Progress, snapshot) == made.progress()
+    assert codec.loads(DataProgress, snapshot) == made.progress()
     begun = time.perf_counter()
-    Ledger(plan, codec.loads(Progress, snapshot), generation=1)
+    LeaseLedger(plan, codec.loads(DataProgress, snapshot), generation=1)
     again = time.perf_counter() - begun
     return {
         "ledger_bytes": memory,
-        "gaps": len(made.lanes[""].done) - 1,
+        "gaps": len(made.partitions[""].done) - 1,
         "snapshot_bytes": len(snapshot),
         "snapshot_ms": milliseconds(union),
         "restore_ms": round(again * 1e3, 3),
     }
 
 
-def _wear(made: Ledger) -> None:
+def _wear(made: LeaseLedger) -> None:
     chance = random.Random(1)  # noqa: S311 - a benchmark
-    held: dict[str, list[Span]] = {str(number): [] for number in range(WORKERS)}
+    held: dict[str, list[SlotSpan]] = {str(number): [] for number in range(WORKERS)}
     for _ in range(TURNS):
         order = list(held)
         chance.shuffle(order)
@@ -74,7 +74,7 @@ def _wear(made: Ledger) -> None:
         made.report(worker, 0, used)
 
 
-def milliseconds(union: Union) -> float:
+def milliseconds(union: ConsumedSet) -> float:
     """Median of what a rank does for a checkpoint: the progress, as JSON."""
     samples = []
     for _ in range(101):

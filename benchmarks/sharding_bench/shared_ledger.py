@@ -241,7 +241,7 @@ def _embedded(life: Life) -> Iterator[None]:
             },
         },
     }
-    with RoverClient(told=settings.read({}, state=life.folder / "state")) as rover:
+    with RoverClient(config=settings.read({}, state=life.folder / "state")) as rover:
         rover.submit(job)
         try:
             yield

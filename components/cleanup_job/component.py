@@ -12,8 +12,8 @@ from components.image import IMAGE
 def cleanup_job(
     run: str = "",
     finished: bool = False,  # noqa: FBT001, FBT002 - kfp passes by name
-    place: str = "kubernetes",
-    state: str = "",
+    cluster: str = "kubernetes",
+    state_dir: str = "",
 ) -> str:
     """Delete the training jobs of this run that still go on; for an exit handler.
 
@@ -21,8 +21,8 @@ def cleanup_job(
         run: id of the pipeline's run, as dsl.PIPELINE_JOB_ID_PLACEHOLDER; empty takes what the
             step's pod says.
         finished: delete jobs that have ended, too.
-        place: kubernetes, or embedded on this machine.
-        state: folder of embedded jobs; empty takes the default.
+        cluster: kubernetes, or embedded on this machine.
+        state_dir: folder of embedded jobs; empty takes the default.
 
     Returns:
         Names of the deleted jobs, separated by spaces.
@@ -30,6 +30,8 @@ def cleanup_job(
     from rover_kf.client import RoverClient
     from rover_kf.pipeline_steps import cleanup, step_context
 
-    with RoverClient.at(place, state=state) as rover:
-        deleted = cleanup.clean(rover, step_context.read(rover.cluster, run), finished=finished)
+    with RoverClient.connect(cluster, state=state_dir) as rover:
+        deleted = cleanup.delete_run_jobs(
+            rover, step_context.read(rover.cluster, run), finished=finished
+        )
     return " ".join(key.name for key in deleted)

@@ -6,11 +6,11 @@
 from kfp import dsl
 
 from components.image import IMAGE
-from components.task_config import PASSED
+from components.task_config import PASSED_FIELDS
 
 
 @dsl.component(  # type: ignore[untyped-decorator] # kfp has no types
-    base_image=IMAGE, install_kfp_package=False, task_config_passthroughs=PASSED
+    base_image=IMAGE, install_kfp_package=False, task_config_passthroughs=PASSED_FIELDS
 )
 def launch_training_job(  # noqa: PLR0917 - kfp passes by name
     manifest: str,
@@ -21,10 +21,10 @@ def launch_training_job(  # noqa: PLR0917 - kfp passes by name
     start_seconds: float = 120.0,
     on_stop: str = "delete",
     lease_seconds: float = 600.0,
-    lost: str = "suspend",
+    on_lease_expired: str = "suspend",
     inject: bool = True,  # noqa: FBT001, FBT002 - as above
-    place: str = "kubernetes",
-    state: str = "",
+    cluster: str = "kubernetes",
+    state_dir: str = "",
     history: str = "",
 ) -> str:
     """Create a training job, keep it, wait until it succeeds, and tell of it meanwhile.
@@ -44,10 +44,10 @@ def launch_training_job(  # noqa: PLR0917 - kfp passes by name
         start_seconds: how long no operator may act on it before the step fails.
         on_stop: what becomes of the job when the step is stopped: delete, suspend or keep.
         lease_seconds: how long the step may be silent; 0 is for ever.
-        lost: what the controller does then: suspend, delete or keep.
+        on_lease_expired: what the controller does then: suspend, delete or keep.
         inject: patch the job here; False leaves that to the controller's webhook.
-        place: kubernetes, or embedded on this machine.
-        state: folder of embedded jobs; empty takes the default.
+        cluster: kubernetes, or embedded on this machine.
+        state_dir: folder of embedded jobs; empty takes the default.
         history: SQLAlchemy URL of the history, or a controller's https one; empty takes the
             default.
 
@@ -58,14 +58,16 @@ def launch_training_job(  # noqa: PLR0917 - kfp passes by name
 
     from rover_kf.client import RoverClient, manifests
     from rover_kf.pipeline_steps import job_status, step_context, task_settings
-    from rover_kf.pipeline_steps.launch import Launch
-    from rover_kf.pipeline_steps.launch_options import Terms
+    from rover_kf.pipeline_steps.launch import JobLauncher
+    from rover_kf.pipeline_steps.launch_options import LaunchOptions
 
-    terms = Terms(timeout_seconds, start_seconds, on_stop, lease_seconds, lost)
-    job = task_settings.applied(manifests.load(manifest).job, dataclasses.asdict(task_config))
-    with RoverClient.at(place, state=state, history=history) as rover:
-        launch = Launch(rover, step_context.read(rover.cluster, run), terms)
+    terms = LaunchOptions(timeout_seconds, start_seconds, on_stop, lease_seconds, on_lease_expired)
+    job = task_settings.apply_settings(
+        manifests.load(manifest).job, dataclasses.asdict(task_config)
+    )
+    with RoverClient.connect(cluster, state=state_dir, history=history) as rover:
+        launch = JobLauncher(rover, step_context.read(rover.cluster, run), terms)
         done = launch.run(job, inject=inject)
-        for name, value in job_status.figures(rover, done.key, done.last).items():
+        for name, value in job_status.run_metrics(rover, done.key, done.last).items():
             metrics.log_metric(name, value)
     return done.key.name

@@ -9,13 +9,13 @@ from components.image import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types
-def patch_manifest(manifest: str, recommendation: str = "", place: str = "kubernetes") -> str:
+def patch_manifest(manifest: str, recommendation: str = "", cluster: str = "kubernetes") -> str:
     """Add sidecar, arena and launcher to a training job; nothing is created.
 
     Args:
         manifest: PyTorchJob as a text of YAML or JSON.
         recommendation: of recommend_resources; what past runs have shown about replicas is taken.
-        place: kubernetes, or embedded on this machine.
+        cluster: kubernetes, or embedded on this machine.
 
     Returns:
         The patched job as YAML.
@@ -27,6 +27,6 @@ def patch_manifest(manifest: str, recommendation: str = "", place: str = "kubern
 
     source = manifests.load(manifest)
     if recommendation:
-        source = manifests.sized(source, codec.loads(Recommendation, recommendation))
-    with RoverClient.at(place) as rover:
+        source = manifests.apply_sizes(source, codec.loads(Recommendation, recommendation))
+    with RoverClient.connect(cluster) as rover:
         return patch_diff.to_yaml(rover.patch(source.job).manifest)

@@ -9,14 +9,14 @@ from components.launch_training_job.component import launch_training_job
 from components.training_report.component import training_report
 
 
-def launched_and_told(
+def launch_and_report(
     manifest: Any,
     *,
     run: str,
     timeout_seconds: float,
     lease_seconds: float,
-    place: str,
-    state: str,
+    cluster: str,
+    state_dir: str,
     history: str,
 ) -> None:
     """Add the two steps to the pipeline that is being made; arguments as of the pipelines."""
@@ -25,14 +25,14 @@ def launched_and_told(
         run=run,
         timeout_seconds=timeout_seconds,
         lease_seconds=lease_seconds,
-        place=place,
-        state=state,
+        cluster=cluster,
+        state_dir=state_dir,
         history=history,
     )
     launched.set_caching_options(False)
     # A killed step finds its job again; one whose job has failed fails again at once.
     launched.set_retry(num_retries=3, backoff_duration="10s")
     told = training_report(
-        job=launched.outputs["Output"], place=place, state=state, history=history
+        job=launched.outputs["Output"], cluster=cluster, state_dir=state_dir, history=history
     )
     told.set_caching_options(False)

@@ -9,7 +9,7 @@ Compile it with ``python -m components.compile``.
 from kfp import dsl
 
 from components.cleanup_job.component import cleanup_job
-from components.pipelines.launching import launched_and_told
+from components.pipelines.launching import launch_and_report
 from components.vary_manifest.component import vary_manifest
 
 AT_A_TIME = 4
@@ -23,8 +23,8 @@ def sweep(  # noqa: PLR0917 - kfp passes by name
     trials: list,  # type: ignore[type-arg] # kfp knows no list of texts
     timeout_seconds: float = 86400.0,
     lease_seconds: float = 600.0,
-    place: str = "kubernetes",
-    state: str = "",
+    cluster: str = "kubernetes",
+    state_dir: str = "",
     history: str = "",
 ) -> None:
     """Train with each set of arguments; when a trial fails, the jobs that still go on are deleted.
@@ -34,22 +34,22 @@ def sweep(  # noqa: PLR0917 - kfp passes by name
         trials: arguments of each trial as a text, such as ``["--lr 0.1", "--lr 0.01"]``.
         timeout_seconds: how long each trial is waited for.
         lease_seconds: how long a launching step may be silent before its job is suspended.
-        place: kubernetes, or embedded on this machine.
-        state: folder of embedded jobs; empty takes the default.
+        cluster: kubernetes, or embedded on this machine.
+        state_dir: folder of embedded jobs; empty takes the default.
         history: SQLAlchemy URL of the history, or a controller's https one; empty takes the
             default.
     """
     run = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    clean = cleanup_job(run=run, place=place, state=state)
+    clean = cleanup_job(run=run, cluster=cluster, state_dir=state_dir)
     clean.set_caching_options(False)
     with dsl.ExitHandler(clean), dsl.ParallelFor(trials, parallelism=AT_A_TIME) as arguments:
         varied = vary_manifest(manifest=manifest, arguments=arguments)
-        launched_and_told(
+        launch_and_report(
             varied.output,
             run=run,
             timeout_seconds=timeout_seconds,
             lease_seconds=lease_seconds,
-            place=place,
-            state=state,
+            cluster=cluster,
+            state_dir=state_dir,
             history=history,
         )

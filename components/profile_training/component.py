@@ -18,8 +18,8 @@ def profile_training(  # noqa: PLR0917 - kfp passes by name
     seconds: float = 180.0,
     batch_option: str = "",
     fake: bool = False,  # noqa: FBT001, FBT002 - as above
-    place: str = "kubernetes",
-    state: str = "",
+    cluster: str = "kubernetes",
+    state_dir: str = "",
     history: str = "",
 ) -> str:
     """Try a job's script here for a few steps at two batches, and size the job by what it takes.
@@ -36,8 +36,8 @@ def profile_training(  # noqa: PLR0917 - kfp passes by name
         seconds: most at each batch.
         batch_option: the script's argument for its batch; empty resizes its DataLoaders.
         fake: compute shapes only, for a model that is too large for this step.
-        place: kubernetes, or embedded on this machine; whose quotas and nodes are the bounds.
-        state: folder of embedded jobs; empty takes the default.
+        cluster: kubernetes, or embedded on this machine; whose quotas and nodes are the bounds.
+        state_dir: folder of embedded jobs; empty takes the default.
         history: SQLAlchemy URL of the history, or a controller's https one; empty takes the
             default.
 
@@ -51,11 +51,13 @@ def profile_training(  # noqa: PLR0917 - kfp passes by name
     from rover_kf.client.scripts.script_dry_run import DryRun
 
     tried = DryRun(steps, seconds, batch_option, fake)
-    with RoverClient.at(place, state=state, history=history) as rover:
+    with RoverClient.connect(cluster, state=state_dir, history=history) as rover:
         found = rover.recommend(manifest, dry_run=tried)
     text = codec.dumps(found).decode()
     pathlib.Path(profile.path).write_text(text, encoding="utf-8")
-    pathlib.Path(summary.path).write_text(markdown_tables.recommendation(found), encoding="utf-8")
+    pathlib.Path(summary.path).write_text(
+        markdown_tables.format_recommendation(found), encoding="utf-8"
+    )
     for size in found.quantities:
         if size.basis == "profile":
             metrics.log_metric(size.name, size.target)

@@ -13,8 +13,8 @@ def recommend_resources(  # noqa: PLR0917 - kfp passes by name
     manifest: str,
     sizes: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
-    place: str = "kubernetes",
-    state: str = "",
+    cluster: str = "kubernetes",
+    state_dir: str = "",
     history: str = "",
 ) -> str:
     """Say which sizes to ask for before a training job starts, from the runs of its like.
@@ -23,8 +23,8 @@ def recommend_resources(  # noqa: PLR0917 - kfp passes by name
         manifest: PyTorchJob as a text of YAML or JSON (a dict would turn replicas into 2.0).
         sizes: JSON of the recommendation: target, interval, basis and reason of each size.
         summary: the same as a table, shown by the pipelines UI.
-        place: kubernetes, or embedded on this machine.
-        state: folder of embedded jobs; empty takes the default.
+        cluster: kubernetes, or embedded on this machine.
+        state_dir: folder of embedded jobs; empty takes the default.
         history: its SQLAlchemy URL or a controller's https one; empty takes the default.
 
     Returns:
@@ -35,9 +35,11 @@ def recommend_resources(  # noqa: PLR0917 - kfp passes by name
     from rover_kf.api import codec
     from rover_kf.client import RoverClient, markdown_tables
 
-    with RoverClient.at(place, state=state, history=history) as rover:
+    with RoverClient.connect(cluster, state=state_dir, history=history) as rover:
         found = rover.recommend(manifest)
     text = codec.dumps(found).decode()
     pathlib.Path(sizes.path).write_text(text, encoding="utf-8")
-    pathlib.Path(summary.path).write_text(markdown_tables.recommendation(found), encoding="utf-8")
+    pathlib.Path(summary.path).write_text(
+        markdown_tables.format_recommendation(found), encoding="utf-8"
+    )
     return text

@@ -15,8 +15,8 @@ def training_report(  # noqa: PLR0917 - kfp passes by name
     summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
     namespace: str = "",
-    place: str = "kubernetes",
-    state: str = "",
+    cluster: str = "kubernetes",
+    state_dir: str = "",
     history: str = "",
 ) -> str:
     """Tell of a job's newest run: one HTML file, a summary, numbers.
@@ -27,8 +27,8 @@ def training_report(  # noqa: PLR0917 - kfp passes by name
         summary: verdict, figures and newest Events, shown by the pipelines UI.
         metrics: steps, restarts, seconds and goodput.
         namespace: of the job; empty takes the step's own.
-        place: kubernetes, or embedded on this machine.
-        state: folder of embedded jobs; empty takes the default.
+        cluster: kubernetes, or embedded on this machine.
+        state_dir: folder of embedded jobs; empty takes the default.
         history: SQLAlchemy URL of the history, or a controller's https one; empty takes the
             default. Without a run in it, what stands on the job itself is told.
 
@@ -43,9 +43,9 @@ def training_report(  # noqa: PLR0917 - kfp passes by name
     from rover_kf.report import page
     from rover_kf.report.page import summary as told
 
-    with RoverClient.at(place, state=state, history=history) as rover:
+    with RoverClient.connect(cluster, state=state_dir, history=history) as rover:
         key = JobKey(namespace or step_context.read(rover.cluster).namespace, job)
-        record = run_record.recorded(rover, key)
+        record = run_record.read_record(rover, key)
     pathlib.Path(report.path).write_text(page.render(record), encoding="utf-8")
     pathlib.Path(summary.path).write_text(told(record), encoding="utf-8")
     metrics.log_metric("steps", record.steps)

@@ -21,6 +21,6 @@ def vary_manifest(manifest: str, arguments: str) -> str:
     """
     from rover_kf.client import manifests
     from rover_kf.injection import patch_diff
-    from rover_kf.pipeline_steps.trial_manifest import varied
+    from rover_kf.pipeline_steps.trial_manifest import add_arguments
 
-    return patch_diff.to_yaml(varied(manifests.load(manifest).job, arguments))
+    return patch_diff.to_yaml(add_arguments(manifests.load(manifest).job, arguments))

@@ -16,8 +16,8 @@ def watch_autoscaling(  # noqa: PLR0917 - kfp passes by name
     run: str = "",
     timeout_seconds: float = 86400.0,
     start_seconds: float = 600.0,
-    place: str = "kubernetes",
-    state: str = "",
+    cluster: str = "kubernetes",
+    state_dir: str = "",
 ) -> str:
     """Follow what becomes of a job's size, beside the step that has launched it.
 
@@ -28,8 +28,8 @@ def watch_autoscaling(  # noqa: PLR0917 - kfp passes by name
         run: id of the pipeline's run, as launch_training_job is given it.
         timeout_seconds: how long it is watched.
         start_seconds: how long the job may take to be created.
-        place: kubernetes, or embedded on this machine.
-        state: folder of embedded jobs; empty takes the default.
+        cluster: kubernetes, or embedded on this machine.
+        state_dir: folder of embedded jobs; empty takes the default.
 
     Returns:
         The job's name.
@@ -38,18 +38,20 @@ def watch_autoscaling(  # noqa: PLR0917 - kfp passes by name
 
     from rover_kf.client import RoverClient, manifests
     from rover_kf.pipeline_steps import job_names, scaling_watch, step_context
-    from rover_kf.pipeline_steps.launch_options import Terms
+    from rover_kf.pipeline_steps.launch_options import LaunchOptions
 
-    with RoverClient.at(place, state=state) as rover:
+    with RoverClient.connect(cluster, state=state_dir) as rover:
         job = manifests.load(manifest).job
-        launched = job_names.launched(job, step_context.read(rover.cluster, run), Terms())
-        story = scaling_watch.follow(
+        launched = job_names.with_launch_metadata(
+            job, step_context.read(rover.cluster, run), LaunchOptions()
+        )
+        story = scaling_watch.watch_scaling(
             rover,
             manifests.load(launched).key,
             timeout_seconds=timeout_seconds,
             start_seconds=start_seconds,
         )
     pathlib.Path(summary.path).write_text(story.markdown, encoding="utf-8")
-    for name, value in story.figures.items():
+    for name, value in story.metrics.items():
         metrics.log_metric(name, value)
     return story.job

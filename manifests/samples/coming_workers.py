@@ -43,7 +43,7 @@ def read_table() -> tuple[np.ndarray, np.ndarray]:
 class Graph:
     """Two layers on the servers; what a worker does with a batch of rows."""
 
-    def __init__(self, place: dynamic_cluster.ClusterPlace, rows: int, columns: int) -> None:
+    def __init__(self, place: dynamic_cluster.DynamicCluster, rows: int, columns: int) -> None:
         setter = v1.train.replica_device_setter(
             ps_tasks=place.servers, worker_device=place.device, ps_device="/job:ps"
         )

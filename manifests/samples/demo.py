@@ -29,7 +29,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.cli.recommendation_text import amount
+from rover_kf.cli.recommendation_text import format_amount
 from rover_kf.client import RoverClient, settings
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.errors import ClusterUnavailable
@@ -65,7 +65,7 @@ def main() -> int:
     told = dataclasses.replace(
         settings.read(state=state), history=f"sqlite:///{state / 'history.db'}"
     )
-    with RoverClient(told=told) as rover:
+    with RoverClient(config=told) as rover:
         result = run(rover, out.with_suffix(".html"))
     result["seconds"] = round(time.monotonic() - begun, 1)
     missed = bars_missed(result)
@@ -80,7 +80,7 @@ def main() -> int:
 def run(rover: RoverClient, report: pathlib.Path) -> dict[str, object]:
     """Take the sample through its life; what was measured."""
     for size in rover.recommend(SAMPLE).quantities:
-        say(f"recommended {size.name}: {amount(size.target, size.unit)} ({size.basis})")
+        say(f"recommended {size.name}: {format_amount(size.target, size.unit)} ({size.basis})")
     job = rover.submit(SAMPLE)
     key = job.key
     interval = int(job.annotations[f"{names.PREFIX}checkpoint.every"])

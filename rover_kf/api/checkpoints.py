@@ -26,7 +26,7 @@ class ArenaReply:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sealed:
+class SlotSealed:
     """A slot holds a whole snapshot (trainer → sidecar → coordinator)."""
 
     local_rank: int
@@ -49,7 +49,7 @@ class Sealed:
     node: str = ""
     restored: bool = False
     """Not a save: the rank goes on from this slot in the round."""
-    made_in: int = 0
+    origin_round: int = 0
     """Round in which what was restored came to be; 0: this one."""
     ranks: int = 1
     """Of its pod that start from this slot, as far as all ranks hold the same: the rank alone, or
@@ -57,7 +57,7 @@ class Sealed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedBoxes:
     """The part that a training process holds of tensors (FSDP2, tensor parallel).
 
     Many are cut alike: a mixture of experts has tens of thousands of parameters of two shapes.
@@ -69,13 +69,13 @@ class Wanted:
     sizes: tuple[int, ...]
     names: tuple[str, ...]
     """In the snapshot."""
-    begins: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
     """Of names: every tensor of this shape is meant whose name begins so. An optimizer's state,
     which a new process does not have yet, lies as its parameter does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedStep:
     """A step that its training process could not go on from."""
 
     step: int
@@ -90,14 +90,14 @@ class RestoreRequest:
     rank: int
     world_size: int
     round: int
-    wanted: tuple[Wanted, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    requested: tuple[RequestedBoxes, ...] = ()
+    rejected: tuple[RejectedStep, ...] = ()
     """What it was given in this round and could not take: an older step is wanted. Only of a world
     of one process, which holds but a part of its state itself."""
     ranks: int = 1
     """Of its pod that start from this one's slot, as far as all ranks hold the same: itself alone,
     or all of its pod; 0: it starts from the slot of the pod's first rank."""
-    look: bool = False
+    plain_data_only: bool = False
     """Plain data is wanted and nothing else: no slot is filled."""
 
 
@@ -113,24 +113,24 @@ class RestoreReply:
     snapshot_bytes: int = 0
     checksum: int = 0
     """CRC-32C of those bytes, as the sidecar computed it after the seal."""
-    lead: str = ""
+    shared_path: str = ""
     """Slot file of the pod's first rank, which has what every rank holds alike; empty: the first
     one has it."""
-    lead_bytes: int = 0
+    shared_bytes: int = 0
     """Of the snapshot in it."""
-    plain: str = ""
+    plain_data: str = ""
     """JSON of what is no tensor, where that alone was asked for: there is no path then."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class HeldRequest:
+class RestorableStepsRequest:
     """A training process asks which of its steps could still be restored."""
 
     local_rank: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class RestorableStepsReply:
     """Every step that this pod's memory, the pod that keeps a copy, or storage has or is given."""
 
     steps: tuple[int, ...]
@@ -147,7 +147,7 @@ class WaitRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holding:
+class SlotInfo:
     """A sealed snapshot in some pod's arena."""
 
     pod: str
@@ -160,7 +160,7 @@ class Holding:
     replicated: bool
     snapshot_bytes: int
     checksum: int
-    round: int = 0
+    origin_round: int = 0
     """In which the state came to be: the same step after a rollback is another state."""
     pieces: bool = False
     node: str = ""
@@ -171,43 +171,43 @@ class Holding:
     """As in Sealed; of light slots alone no state is put together."""
 
     @property
-    def place(self) -> str:
+    def path_segment(self) -> str:
         """Which slots of the pod: the last part but one of its path."""
         return f"{names.REPLICA_PLACE}{self.rank}" if self.replica else str(self.local_rank)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ResolveRequest:
+class RestoreStepRequest:
     """A rank's sidecar asks for the step that all ranks of the round restore."""
 
     round: int
     rank: int
     world_size: int
-    holdings: tuple[Holding, ...]
-    refused: tuple[int, ...] = ()
+    slots: tuple[SlotInfo, ...]
+    rejected_steps: tuple[int, ...] = ()
     """Steps that the rank cannot take."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ResolveReply:
+class RestoreStepReply:
     """The common step, and for this rank where to take it from."""
 
     step: int | None
     source: str
     """``memory``, ``peer``, ``storage`` or ``none``."""
-    holdings: tuple[Holding, ...] = ()
+    slots: tuple[SlotInfo, ...] = ()
     """For all from memory: the one to take as it is, or all of a world of another size, first the
     one whose own tensors the rank takes."""
     path: str = ""
     """For ``storage``: the checkpoint's folder."""
-    rebuilding: bool = False
+    replicas_in_use: bool = False
     """Some rank of the round reads replicas, which stay until then."""
-    others: tuple[Holding, ...] = ()
+    alternatives: tuple[SlotInfo, ...] = ()
     """For ``peer``: each as good as the one to take, where that one cannot be had."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Durable:
+class RankPersisted:
     """A rank's file of a step is on storage (sidecar → coordinator)."""
 
     pod: str
@@ -221,9 +221,9 @@ class Durable:
     checksum: int
     persist_seconds: float = 0.0
     pieces: bool = False
-    common: int = 0
+    replicated_crc: int = 0
     """CRC-32 of what the shared tensors are (checkpoint.split); all ranks' must agree."""
-    course: int = 0
+    origin_round: int = 0
     """Round in which the state came to be."""
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the rank's script measured of the state."""
@@ -235,30 +235,30 @@ class Durable:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NamedRequest:
+class PersistOrderRequest:
     """Long poll of a sidecar: which step shall all ranks persist?"""
 
     after: int
     """The number that it knows; answered when another one is named."""
     timeout_seconds: float
-    holding: bool = False
+    pins_slots: bool = False
     """It keeps the slots of that number's step: answered, too, when that is under way no more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Named:
+class PersistOrder:
     """The step that all ranks shall persist now (coordinator → sidecar)."""
 
     number: int
     step: int | None
     """None: nothing new was named in time."""
     round: int = 0
-    under_way: bool = False
+    in_progress: bool = False
     """What was named before is neither committed nor given up yet."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Left:
+class PodEnded:
     """What a pod's training processes have left when they have ended (sidecar → coordinator)."""
 
     pod: str
@@ -267,7 +267,7 @@ class Left:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GivenUp:
+class PersistAborted:
     """A rank cannot persist the step that was named (sidecar → coordinator)."""
 
     pod: str

@@ -14,7 +14,7 @@ Amounts = Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Objects:
+class NamespaceObjects:
     """What bounds a namespace, as plain objects."""
 
     quotas: tuple[Manifest, ...] = ()
@@ -35,7 +35,7 @@ class Taint:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NodeRoom:
+class NodeCapacity:
     """What is left of a node for further pods."""
 
     name: str
@@ -45,11 +45,11 @@ class NodeRoom:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class QuotaRoom:
+class QuotaHeadroom:
     """What a ResourceQuota leaves, by its own keys (``requests.cpu``, ``pods``, …)."""
 
     name: str
-    left: Amounts
+    remaining: Amounts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Autoscaler:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Surroundings:
+class ClusterCapacity:
     """What bounds a change of a job's size, beside the job itself."""
 
-    nodes: tuple[NodeRoom, ...] | None = None
+    nodes: tuple[NodeCapacity, ...] | None = None
     """That take pods now; None: not known, no bound."""
-    quotas: tuple[QuotaRoom, ...] = ()
+    quotas: tuple[QuotaHeadroom, ...] = ()
     """Of the job's namespace."""
     autoscalers: tuple[Autoscaler, ...] = ()
     """Of the job's namespace."""
@@ -77,14 +77,14 @@ class Surroundings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PodNeed:
+class PodRequirements:
     """What one more pod of a job asks for, and where it may go."""
 
     requests: Amounts
     limits: Amounts = dataclasses.field(default_factory=dict)
     selector: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Labels that its node must have."""
-    tolerated: tuple[tuple[str, str, str], ...] = ()
+    tolerations: tuple[tuple[str, str, str], ...] = ()
     """Key, value, effect; an empty one stands for any."""
-    left_out: frozenset[str] = frozenset()
+    excluded_nodes: frozenset[str] = frozenset()
     """Nodes that it may not go to."""

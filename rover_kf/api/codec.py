@@ -3,7 +3,7 @@
 """JSON to and from the frozen dataclasses of this package; no pickle, no reflection beyond fields.
 
 A field that the reader does not know is ignored (a newer writer may add one); a field that is
-missing and has no default, or has another type, raises MessageError with its path. So does what no
+missing and has no default, or has another type, raises ProtocolError with its path. So does what no
 writer of ours makes and what would break the next one: numbers beyond 64 bits, numbers that are not
 finite, nesting without end. Text that UTF-8 lacks (half a surrogate pair) is taken written out.
 """
@@ -27,7 +27,7 @@ Reader = Callable[[Any], Any]
 
 _PLAIN = frozenset((type(None), str, int, float, bool))
 
-LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 """Whole numbers of a message: what files, sockets and databases can take."""
 
 
@@ -47,7 +47,7 @@ def encode(value: object) -> Any:
     if dataclasses.is_dataclass(kind):
         return {}
     message = f"a value of type {kind.__name__} has no place in a message"
-    raise errors.MessageError(message)
+    raise errors.ProtocolError(message)
 
 
 @functools.cache
@@ -62,30 +62,30 @@ def dumps(value: object) -> bytes:
     """Encode as compact UTF-8 JSON.
 
     Raises:
-        MessageError: a value has no place in a message.
+        ProtocolError: a value has no place in a message.
     """
     plain = encode(value)
     try:
         return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
     except ValueError as cause:
         message = f"a {type(value).__name__} cannot be sent: {cause}"
-        raise errors.MessageError(message) from cause
+        raise errors.ProtocolError(message) from cause
 
 
 def loads(cls: type[T], data: bytes | str) -> T:
     """Decode JSON bytes as ``cls``.
 
     Raises:
-        MessageError: not JSON, or not that message.
+        ProtocolError: not JSON, or not that message.
     """
     try:
         return decode(cls, json.loads(data, parse_constant=_refuse_constant))
     except ValueError as cause:
         message = f"not JSON where a {cls.__name__} was expected: {cause}"
-        raise errors.MessageError(message) from cause
+        raise errors.ProtocolError(message) from cause
     except RecursionError as cause:
         message = f"JSON where a {cls.__name__} was expected is nested too deeply"
-        raise errors.MessageError(message) from cause
+        raise errors.ProtocolError(message) from cause
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -96,26 +96,26 @@ def decode(cls: type[T], data: object) -> T:
     """Build ``cls`` (a dataclass) from plain JSON data.
 
     Raises:
-        MessageError: a field is missing or of the wrong type; the message has its path.
+        ProtocolError: a field is missing or of the wrong type; the message has its path.
     """
     try:
         found: T = _reader(typing.cast("Any", cls))(data)
-    except _Misfit as misfit:
-        raise errors.MessageError(f"{cls.__name__}{misfit.place}: {misfit.why}") from None
+    except _DecodeError as misfit:
+        raise errors.ProtocolError(f"{cls.__name__}{misfit.path}: {misfit.reason}") from None
     return found
 
 
-class _Misfit(Exception):
+class _DecodeError(Exception):
     """Data is not what a type wants; containers that it leaves say where it lay."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-        self.place = ""
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = ""
 
-    def within(self, place: str) -> None:
+    def prefix_path(self, prefix: str) -> None:
         """It lay at that place of what held it."""
-        self.place = place + self.place
+        self.path = prefix + self.path
 
 
 @functools.cache
@@ -138,7 +138,7 @@ def _reader(kind: Any) -> Reader:
 def _read_float(data: Any) -> float:
     if type(data) is float:
         if not math.isfinite(data):
-            raise _Misfit(f"{data} is not finite")
+            raise _DecodeError(f"{data} is not finite")
         return data
     if type(data) is int:
         return float(_bounded(data))
@@ -152,9 +152,9 @@ def _read_int(data: Any) -> int:
 
 
 def _bounded(number: int) -> int:
-    if LEAST_INTEGER <= number <= MOST_INTEGER:
+    if MIN_INTEGER <= number <= MAX_INTEGER:
         return number
-    raise _Misfit("a number of more than 64 bits")
+    raise _DecodeError("a number of more than 64 bits")
 
 
 def _read_text(data: Any) -> str:
@@ -171,7 +171,7 @@ def _read_exactly(kind: Any, data: Any) -> Any:
 
 def _read_dataclass(kind: Any, data: Any) -> Any:
     if not isinstance(data, dict):
-        raise _Misfit(f"expected an object, got {type(data).__name__}")
+        raise _DecodeError(f"expected an object, got {type(data).__name__}")
     found: dict[str, Any] = {}
     name = ""
     try:
@@ -180,8 +180,8 @@ def _read_dataclass(kind: Any, data: Any) -> Any:
                 found[name] = read(data[name])
             elif needed:
                 _refuse("missing")
-    except _Misfit as misfit:
-        misfit.within(f".{name}")
+    except _DecodeError as misfit:
+        misfit.prefix_path(f".{name}")
         raise
     return kind(**found)
 
@@ -207,8 +207,8 @@ def _optional(kinds: tuple[Any, ...]) -> Reader:
     return functools.partial(_read_optional, _reader(remaining[0]))
 
 
-def _refuse(why: str) -> NoReturn:
-    raise _Misfit(why)
+def _refuse(reason: str) -> NoReturn:
+    raise _DecodeError(reason)
 
 
 def _read_optional(read: Reader, data: Any) -> Any:
@@ -217,33 +217,33 @@ def _read_optional(read: Reader, data: Any) -> Any:
 
 def _read_items(read: Reader, data: Any) -> tuple[Any, ...]:
     if not isinstance(data, list):
-        raise _Misfit(f"expected a list, got {type(data).__name__}")
+        raise _DecodeError(f"expected a list, got {type(data).__name__}")
     found: list[Any] = []
     try:
         for item in data:
             found.append(read(item))  # noqa: PERF401 - its length is the place of a misfit
-    except _Misfit as misfit:
-        misfit.within(f"[{len(found)}]")
+    except _DecodeError as misfit:
+        misfit.prefix_path(f"[{len(found)}]")
         raise
     return tuple(found)
 
 
 def _read_dict(read: Reader, data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise _Misfit(f"expected an object, got {type(data).__name__}")
+        raise _DecodeError(f"expected an object, got {type(data).__name__}")
     found: dict[str, Any] = {}
     key = ""
     try:
         for key, item in data.items():
             found[_read_text(key)] = read(item)
-    except _Misfit as misfit:
-        misfit.within(f".{key}")
+    except _DecodeError as misfit:
+        misfit.prefix_path(f".{key}")
         raise
     return found
 
 
-def _unexpected(kind: Any, data: object) -> _Misfit:
-    return _Misfit(f"expected {getattr(kind, '__name__', kind)}, got {type(data).__name__}")
+def _unexpected(kind: Any, data: object) -> _DecodeError:
+    return _DecodeError(f"expected {getattr(kind, '__name__', kind)}, got {type(data).__name__}")
 
 
 _SCALARS: Mapping[Any, Reader] = {float: _read_float, int: _read_int, str: _read_text}

@@ -8,7 +8,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Whereabouts:
+class CoordinatorAddress:
     """Body of PATH_COORDINATOR."""
 
     address: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.faults.faulty_nodes import UnfitNode
+from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.membership import Round
 
 STATE_VERSION = 1
@@ -18,7 +18,7 @@ STATE_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SeenError:
+class LastError:
     """An error that a repetition in the same place would prove to be permanent."""
 
     signature: str
@@ -26,18 +26,18 @@ class SeenError:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FailureRow:
+class FailureStreak:
     """Failures that followed each other, and no new step nor a while of training between them."""
 
     round: int = 0
     """That the last one ended; 0: none yet."""
     length: int = 0
-    best: int = -1
+    best_step: int = -1
     """Newest step that any round had finished when it failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RendezvousMemory:
+class RendezvousState:
     """Of the state machine: rounds, budget, failures."""
 
     number: int
@@ -48,27 +48,27 @@ class RendezvousMemory:
     """Whether a controller has said so."""
     round: Round | None = None
     """The round that runs; None if none does."""
-    spent: tuple[int, ...] = ()
+    spent_rounds: tuple[int, ...] = ()
     """Rounds whose failures have spent the budget."""
-    kinds: tuple[str, ...] = ()
+    spent_kinds: tuple[str, ...] = ()
     """Of each of those rounds what had ended it; where there are fewer the rest is not known."""
-    row: FailureRow = dataclasses.field(default_factory=FailureRow)
+    streak: FailureStreak = dataclasses.field(default_factory=FailureStreak)
     failures: int = 0
-    stepped: bool = False
+    any_step_reported: bool = False
     """Whether the script has ever reported a step."""
-    error: SeenError | None = None
+    error: LastError | None = None
     closed: bool = False
     exit_code: int = 0
     verdict: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TelemetryMemory:
+class TelemetryState:
     """Of the job's steps and seconds."""
 
     started_at: float
     """Unix seconds from which the account of seconds runs."""
-    at: float
+    settled_at: float
     """Until when it is settled what they were spent on."""
     spent: dict[str, float]
     """Seconds by bucket."""
@@ -92,7 +92,7 @@ class CoordinatorState:
     """Of the coordinator: a later one's is greater."""
     revision: int
     """Counts what a generation has written."""
-    rendezvous: RendezvousMemory
-    telemetry: TelemetryMemory | None = None
-    unfit: tuple[UnfitNode, ...] = ()
+    rendezvous: RendezvousState
+    telemetry: TelemetryState | None = None
+    faulty_nodes: tuple[FaultyNode, ...] = ()
     version: int = STATE_VERSION

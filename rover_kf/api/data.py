@@ -12,7 +12,7 @@ import dataclasses
 
 from rover_kf import errors
 
-MOST_AT_ONCE = 16
+MAX_SPANS_PER_REQUEST = 16
 """Leases that one request may ask for."""
 PROGRESS_VERSION = 1
 
@@ -32,7 +32,7 @@ class Partition:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Span:
+class SlotSpan:
     """Some slots of a partition: what a lease is for, and what reports speak of."""
 
     partition: str
@@ -93,7 +93,7 @@ class DataPlan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Progress:
+class DataProgress:
     """Used slots by partition, as compact ranges (rover_kf.data_sharding.interval_set)."""
 
     epoch: int = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from rover_kf.system.html_tables import Shown
+from rover_kf.system.html_tables import NotebookTable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Proposal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Recommendation(Shown):
+class Recommendation(NotebookTable):
     """Sizes for a job that has not started yet."""
 
     job: str
@@ -147,19 +147,19 @@ class ScaleDecision:
         return self.predicted / self.measured if self.measured else 1.0
 
     @property
-    def here(self) -> tuple[int, int]:
+    def current_size(self) -> tuple[int, int]:
         """Workers and parameter servers now."""
         return self.current, self.servers
 
     @property
-    def there(self) -> tuple[int, int]:
+    def target_size(self) -> tuple[int, int]:
         """The same, wanted."""
         return self.target, self.target_servers
 
     @property
     def change(self) -> str:
         """For a person, such as ``2 -> 3``, or ``PS 1 -> 2``; the number alone to stay."""
-        if self.here == self.there:
+        if self.current_size == self.target_size:
             return f"{self.current}"
         if self.servers != self.target_servers:
             return f"PS {self.servers} -> {self.target_servers}"

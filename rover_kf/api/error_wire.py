@@ -14,7 +14,7 @@ from rover_kf import errors
 _SHOWN_BYTES = 500
 
 
-def to_bytes(kind: str, message: str) -> bytes:
+def encode_error(kind: str, message: str) -> bytes:
     """The body of an answer that refuses.
 
     Args:
@@ -24,7 +24,7 @@ def to_bytes(kind: str, message: str) -> bytes:
     return json.dumps({"error": kind, "message": message}).encode()
 
 
-def from_bytes(
+def decode_error(
     status: int, body: bytes, *, unreadable: type[errors.RoverError]
 ) -> errors.RoverError:
     """The error that an answer stands for, of its own class where there is such a class.

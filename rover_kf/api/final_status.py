@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_VERDICT = 200
 """Characters, which may take twelve bytes each; the launcher leaves more of it."""
-_MOST_OF_EVENTS = termination_log.MOST_BYTES * 3 // 4
+_MOST_OF_EVENTS = termination_log.MAX_BYTES * 3 // 4
 """Bytes up to which Events are added; what is left is for windows."""
 
 
@@ -42,10 +42,10 @@ def pack(status: CoordinatorStatus) -> str:
         preflight=None,
         events=(),
         hangs=(),
-        memory_kills=(),
-        slow=(),
-        unfit=(),
-        cpus=(),
+        oom_kills=(),
+        stragglers=(),
+        faulty_nodes=(),
+        pod_cpus=(),
     )
     with_data = dataclasses.replace(bare, data=status.data)
     told = with_data if _fits(with_data) else bare
@@ -65,26 +65,26 @@ def unpack(text: str, source: str) -> CoordinatorStatus | None:
         return None
     try:
         return codec.loads(CoordinatorStatus, text.encode())
-    except errors.MessageError as error:
+    except errors.ProtocolError as error:
         _log.warning("%s left a last status that cannot be read: %s", source, error)
         return None
 
 
 def _with_newest(
-    told: CoordinatorStatus,
+    status: CoordinatorStatus,
     field: str,
     values: Sequence[Any],
-    most: int = termination_log.MOST_BYTES,
+    max_bytes: int = termination_log.MAX_BYTES,
 ) -> CoordinatorStatus:
     """With as many of the last values as fit."""
     for begin in reversed(range(len(values))):
         newest: dict[str, Any] = {field: tuple(values[begin:])}
-        more = dataclasses.replace(told, **newest)
-        if not _fits(more, most):
+        more = dataclasses.replace(status, **newest)
+        if not _fits(more, max_bytes):
             break
-        told = more
-    return told
+        status = more
+    return status
 
 
-def _fits(status: CoordinatorStatus, most: int = termination_log.MOST_BYTES) -> bool:
-    return len(codec.dumps(status)) <= most
+def _fits(status: CoordinatorStatus, max_bytes: int = termination_log.MAX_BYTES) -> bool:
+    return len(codec.dumps(status)) <= max_bytes

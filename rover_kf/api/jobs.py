@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.system.html_tables import Shown
+from rover_kf.system.html_tables import NotebookTable
 
 Manifest = Mapping[str, Any]
 """A Kubernetes object as plain data; nobody changes one in place."""
@@ -28,7 +28,7 @@ class JobKey:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Container:
+class ContainerStatus:
     """State of one container of a pod, as the kubelet reports it."""
 
     name: str
@@ -42,12 +42,12 @@ class Container:
     """What the kubelet says of why it waits."""
     ended_at: float = 0.0
     """When it was last terminated; Unix seconds of its node, 0 if it never was."""
-    ended_by: str = ""
+    termination_reason: str = ""
     """Why, whatever it waits for since."""
     memory_limit: str = ""
     """What it shall have at most, as the pod states it; empty: no limit, or not known."""
     cpu_limit: str = ""
-    last_words: str = ""
+    termination_message: str = ""
     """What it left in its termination log when it was last terminated."""
 
 
@@ -68,7 +68,7 @@ class Pod:
     deleting: bool = False
     ready: bool = True
     """Its Ready condition; Kubernetes takes it from the pods of a node that fell silent."""
-    containers: tuple[Container, ...] = ()
+    containers: tuple[ContainerStatus, ...] = ()
     reasons: tuple[str, ...] = ()
     """Why it has ended or is about to: its status' reason (Evicted, …) and its DisruptionTarget's
     (PreemptionByScheduler, …)."""
@@ -78,13 +78,13 @@ class Pod:
     """Why it has not got yet what it shall have: Deferred, Infeasible; empty if it has."""
     resize_since: float = 0.0
     """Unix seconds."""
-    placed_at: float = 0.0
+    scheduled_at: float = 0.0
     """When the scheduler chose its node; Unix seconds, 0 if it has none."""
-    unplaced: str = ""
+    unschedulable: str = ""
     """Why the scheduler finds no node for it; empty if it has one, or will have one soon."""
-    unplaced_since: float = 0.0
+    unschedulable_since: float = 0.0
     """Unix seconds."""
-    encrypts: bool = False
+    uses_tls: bool = False
     """Its sidecar speaks TLS."""
 
 
@@ -105,7 +105,7 @@ class Event:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ObservedJob(Shown):
+class ObservedJob(NotebookTable):
     """A job as it stands in the cluster, with defaults of the Training Operator applied."""
 
     key: JobKey

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.data import DataPlan, Progress, Span
+from rover_kf.api.data import DataPlan, DataProgress, SlotSpan
 
 GO, WAIT, FINISHED, REGISTER = "go", "wait", "finished", "register"
 
@@ -21,20 +21,20 @@ class RegisterData:
     world_size: int
     worker: str
     """``<rank>/<process>``: another process of the same rank has another name."""
-    progress: Progress
+    progress: DataProgress
     """What the state that the rank goes on with has seen."""
-    held: tuple[Span, ...] = ()
+    held: tuple[SlotSpan, ...] = ()
     """What a coordinator that is gone has lent it."""
     shared: bool = False
     """The ledger is the coordinator's alone and rank 0's state has it: at least once."""
     generation: int = 0
     """Greatest of a ledger that the rank has heard of."""
     ticket: str = ""
-    """With which a process takes the place of another one of its rank; ``Registered`` gave it."""
+    """Registration by which a process replaces another of its rank; from ``RegisterReply``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Registered:
+class RegisterReply:
     """The coordinator knows the rank, or asks whether it is still alive."""
 
     ticket: str = ""
@@ -43,10 +43,10 @@ class Registered:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadableSpan:
     """A span that could not be read, and why."""
 
-    span: Span
+    span: SlotSpan
     reason: str
 
 
@@ -63,16 +63,16 @@ class LeaseRequest:
     number: int
     """Counts a worker's requests; the same one again gets the same answer again."""
     epoch: int
-    taken: str = ""
+    last_answer: str = ""
     """The newest answer of a ledger that has arrived: what another one has lent since never came,
     and is lent anew."""
-    wanted: int = 0
+    max_spans: int = 0
     """Spans at most, up to MOST_AT_ONCE."""
-    least: int = 1
+    batch_slots: int = 1
     """Slots that the worker uses at once: its batch."""
-    done: tuple[Span, ...] = ()
-    unread: tuple[Unread, ...] = ()
-    spoilt: tuple[Unread, ...] = ()
+    done: tuple[SlotSpan, ...] = ()
+    unreadable: tuple[UnreadableSpan, ...] = ()
+    unusable: tuple[UnreadableSpan, ...] = ()
     """Records among those that are done of which nothing could be made."""
     ends: dict[str, int] = dataclasses.field(default_factory=dict)
     """Where streams end by now."""
@@ -87,14 +87,14 @@ class LeaseReply:
     epoch; ``register``: the coordinator does not know the worker (any more)."""
     number: int
     generation: int = 0
-    leases: tuple[Span, ...] = ()
+    leases: tuple[SlotSpan, ...] = ()
     poison: dict[str, str] = dataclasses.field(default_factory=dict)
     """Slots of the epoch that were set aside, as Progress has them."""
     answer: str = ""
     """Its own name; no other answer of any coordinator has it."""
-    refused: int = 0
+    rejected_slots: int = 0
     """Slots of this request's reports that count for nothing."""
-    most: int = 0
+    max_held: int = 0
     """Slots that the worker shall hold at most by now, so that all end together; 0: any number."""
     epoch: int = -1
     """That the ledger is in; a shared one may have gone back to a checkpoint's. -1: not told."""
@@ -109,10 +109,10 @@ class ProgressRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PoisonShard:
+class PoisonedShard:
     """A part of a shard that was set aside, or a record of which nothing could be made."""
 
-    span: Span
+    span: SlotSpan
     tries: int
     reason: str
 
@@ -152,7 +152,7 @@ class DataStatus:
     eta_seconds: float | None = None
     """Until the last epoch ends, at that rate, or this one where only the script knows the last;
     None: a stream, or nothing is done."""
-    poison: tuple[PoisonShard, ...] = ()
+    poison: tuple[PoisonedShard, ...] = ()
     """The newest, at most 8."""
     workers: tuple[WorkerShare, ...] = ()
     """Those that have done most, at most 64."""

@@ -9,7 +9,7 @@ import math
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Room:
+class Headroom:
     """Cores, bytes, accelerators, pods; None is no bound."""
 
     cpu: float | None = None
@@ -17,7 +17,7 @@ class Room:
     accelerators: float | None = None
     pods: float | None = None
 
-    def times(self, need: Room) -> float:
+    def count_fitting(self, need: Headroom) -> float:
         """How many of ``need`` go in; infinite without a bound."""
         pairs = (
             (self.cpu, need.cpu),
@@ -33,13 +33,13 @@ class Room:
 class NamespaceLimits:
     """Bounds as they were read; what could not be read is no bound, and named."""
 
-    nodes: tuple[Room, ...] = ()
+    nodes: tuple[Headroom, ...] = ()
     """What pods can have on each node; empty: not known."""
-    quotas: tuple[Room, ...] = ()
+    quotas: tuple[Headroom, ...] = ()
     """What may still be asked for, by each ResourceQuota."""
-    container_most: Room = dataclasses.field(default_factory=Room)
+    container_max: Headroom = dataclasses.field(default_factory=Headroom)
     """LimitRange's max of a container."""
-    container_least: Room = dataclasses.field(default_factory=Room)
+    container_min: Headroom = dataclasses.field(default_factory=Headroom)
     """LimitRange's min."""
     unread: tuple[str, ...] = ()
     """One sentence for each kind of bound that could not be read."""

@@ -25,7 +25,7 @@ FORMS = (JSON, TEXT)
 _RANK = re.compile(r"\brank (\d+)\b")
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One object a line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message`` and context.
 
     Args:
@@ -56,7 +56,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class TextLines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """The same fields in front of the message, for people.
 
     Args:
@@ -88,7 +88,7 @@ def configure(
         raise errors.InputError(f"ROVER_LOG_FORMAT is {form!r}; allowed: {allowed}")
     handler = logging.StreamHandler(stream)
     told = {name: value for name, value in context.items() if value}
-    handler.setFormatter(TextLines(told) if form == TEXT else JsonLines(told))
+    handler.setFormatter(TextFormatter(told) if form == TEXT else JsonFormatter(told))
     logging.basicConfig(level=level, handlers=[handler])
 
 

@@ -74,11 +74,11 @@ class Round:
             offset += member.processes
         raise KeyError(pod)
 
-    def places(self) -> tuple[tuple[str, int], ...]:
+    def rank_locations(self) -> tuple[tuple[str, int], ...]:
         """Of each global rank, in order, the pod and its number there."""
         return tuple((one.pod, local) for one in self.members for local in range(one.processes))
 
-    def name(self, member: Member) -> str:
+    def member_label(self, member: Member) -> str:
         """The pod with its global ranks; without them if it takes no part."""
         if member not in self.members:
             return member.pod
@@ -143,7 +143,7 @@ class LeaveRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TakenRequest:
+class StateHandedOverRequest:
     """A launcher that goes asks whether the others have what only its pod had in memory."""
 
     round: int
@@ -170,13 +170,13 @@ class Failure:
     """Negative: the signal's number."""
     reason: str
     """One sentence; for a user error the traceback's last lines."""
-    counts: bool = True
+    consumes_budget: bool = True
     """Whether it spends the budget of restarts (a lost peer does not)."""
     consequence: bool = False
     """Whether the end of another rank explains it."""
     signature: str = ""
     """The same for the same error in the same place; empty where that would prove nothing."""
-    at: float = 0.0
+    observed_at: float = 0.0
     """When it was seen; Unix seconds of the pod's node."""
     memory_limit: int = 0
     """Of a kill for memory: bytes that the container could use; 0: not known."""

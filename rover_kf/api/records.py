@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang
-from rover_kf.api.faults.node_check_messages import Preflight
+from rover_kf.api.faults.node_check_messages import NodeCheckReport
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.samples import Goodput, Throughput
-from rover_kf.system.html_tables import Shown
+from rover_kf.system.html_tables import NotebookTable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class JobSignature:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class ProgressSample:
     """How far a run was at a moment."""
 
     at: float
@@ -67,7 +67,7 @@ class ServerSetup:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RunRecord(Shown):
+class RunRecord(NotebookTable):
     """One run of one job, written while it runs and completed when it ends."""
 
     uid: str
@@ -99,7 +99,7 @@ class RunRecord(Shown):
     restarts: int = 0
     checkpoint_every: int = 0
     verdict: str = ""
-    preflights: tuple[Preflight, ...] = ()
+    preflights: tuple[NodeCheckReport, ...] = ()
     """Checks of its nodes; the newest four."""
     hangs: tuple[Hang, ...] = ()
     """With every rank's stacks; the newest eight."""
@@ -113,7 +113,7 @@ class RunRecord(Shown):
     """Which storage its checkpoints went to (injection.storage.identity); empty: none."""
     storage_rate: float = 0.0
     """Bytes a second that it took of the slowest pod, measured last; 0: not measured."""
-    looks: tuple[Look, ...] = ()
+    looks: tuple[ProgressSample, ...] = ()
     """Evenly over the run, oldest first; at most 128."""
     servers: tuple[ServerSetup, ...] = ()
     """Of a job with parameter servers, oldest first; the newest 32."""

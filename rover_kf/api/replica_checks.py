@@ -8,15 +8,15 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SealTaken:
+class SealAck:
     """The coordinator knows of a seal."""
 
-    check: bool = False
+    send_digest: bool = False
     """The step is one whose replicas are compared: send a ReplicaDigest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TensorSum:
+class TensorChecksum:
     """A tensor that all ranks should hold alike, or several under the first one's name."""
 
     name: str
@@ -37,15 +37,15 @@ class ReplicaDigest:
     """How many there are."""
     digest: int | None = None
     """CRC-32 of their names and checksums; None: the slot was overwritten, do not wait for it."""
-    listing: tuple[TensorSum, ...] = ()
+    listing: tuple[TensorChecksum, ...] = ()
     """Only when it was asked for, and bounded (checkpoint.divergence.listed)."""
     ranks: int = 1
     """For which it stands: the rank, or all of its pod, which keep these tensors once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class DigestTaken:
+class DigestAck:
     """All ranks have reported, or it was waited long enough."""
 
-    listing_wanted: bool = False
+    send_listing: bool = False
     """Ranks differ: send the digest once more, with its listing."""

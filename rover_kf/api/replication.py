@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.checkpoints import Holding
+from rover_kf.api.checkpoints import SlotInfo
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ReplicateOrder:
 
     number: int
     """The one that is known: nothing new was ordered in time."""
-    holdings: tuple[Holding, ...] = ()
+    slots: tuple[SlotInfo, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Replicated:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class KeptRequest:
+class StoredReplicasRequest:
     """Which slots of other pods does a sidecar keep (coordinator → keeper)?"""
 
     timeout_seconds: float
@@ -50,9 +50,9 @@ class KeptRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kept:
+class StoredReplicas:
     """Copies that a pod keeps, each verified."""
 
-    known: bool
+    verified: bool
     """False: they are still being verified; ask again."""
-    holdings: tuple[Holding, ...] = ()
+    slots: tuple[SlotInfo, ...] = ()

@@ -26,13 +26,13 @@ class StepSample:
     """Of ``seconds``, spent waiting for data, if the trainer says."""
     save_seconds: float = 0.0
     """Of ``seconds``, blocked by saving a checkpoint."""
-    own_seconds: float = 0.0
+    rank_local_seconds: float = 0.0
     """Of ``seconds``, until the last gradient was there: what the rank took by itself; 0: not
     measured."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class DataPlace:
+class DataPosition:
     """How far a rank's loader is through an epoch whose samples nobody leases."""
 
     name: str
@@ -41,9 +41,9 @@ class DataPlace:
     """Of the epoch."""
     done: int
     """Of them, by all ranks' steps."""
-    taken: int = 0
+    consumed: int = 0
     """By this rank, since its process began or the epoch did."""
-    ahead: int = 0
+    prefetched: int = 0
     """That this rank's workers have been given and its loop has not."""
 
 
@@ -70,10 +70,10 @@ class StepReport:
     """Bytes of mapped files, by the process of the container that has most of them."""
     cores: float = 0.0
     """Kept busy by the process and its loaders' workers."""
-    data: tuple[DataPlace, ...] = ()
+    data: tuple[DataPosition, ...] = ()
     """At most 16."""
 
-    def heard(self, now: float) -> StepReport:
+    def adjust_clock(self, now: float) -> StepReport:
         """The same by the clock of who hears it, where that differs by more than the way takes.
 
         Args:

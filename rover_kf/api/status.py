@@ -7,29 +7,29 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.faults.cpu_raises import CpuUse, PodCpu
-from rover_kf.api.faults.faulty_nodes import UnfitNode
+from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.faults.hang_reports import Hang
-from rover_kf.api.faults.memory_raises import MemoryKill, MemoryTrend
-from rover_kf.api.faults.node_check_messages import Preflight
-from rover_kf.api.faults.straggler_reports import SlowPod
+from rover_kf.api.faults.memory_raises import MemoryTrend, OomKill
+from rover_kf.api.faults.node_check_messages import NodeCheckReport
+from rover_kf.api.faults.straggler_reports import Straggler
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.samples import Goodput, Throughput
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Ack:
     """A reply that says nothing but that it was done (or not, with the reason)."""
 
     done: bool = True
     reason: str = ""
-    hopeless: bool = False
+    permanent: bool = False
     """It was not done, and waiting does not change that."""
 
     @property
     def is_settled(self) -> bool:
         """Whether there is nothing to wait for."""
-        return self.done or self.hopeless
+        return self.done or self.permanent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ScaleRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AbsentRequest:
+class UnavailablePodsRequest:
     """The controller says whose pods cannot come now: a round does not wait for them."""
 
     ranks: tuple[int, ...]
@@ -51,7 +51,7 @@ class AbsentRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LostRequest:
+class ServerLostRequest:
     """The controller says that a server of the world's is gone with its node.
 
     Who was connected to it hears nothing of that: its requests would wait for as long as TCP does.
@@ -105,13 +105,13 @@ class CoordinatorStatus:
     """Whose Event has a sequence above the one asked for; at most 4."""
     replicated: bool | None = None
     """Whether every rank's snapshot holds all of the state; None: nothing was sealed yet."""
-    unfit: tuple[UnfitNode, ...] = ()
+    faulty_nodes: tuple[FaultyNode, ...] = ()
     """Nodes that the job's pods had better leave; the newest 16."""
-    preflight: Preflight | None = None
+    preflight: NodeCheckReport | None = None
     """The newest check of nodes."""
-    memory_kills: tuple[MemoryKill, ...] = ()
+    oom_kills: tuple[OomKill, ...] = ()
     """The newest of each pod, at most 8."""
-    awaited: tuple[int, ...] = ()
+    awaited_ranks: tuple[int, ...] = ()
     """Node ranks that the next round waits for and that are not here, at most 64; none while a
     round runs."""
     memory_peak: float = 0.0
@@ -124,9 +124,9 @@ class CoordinatorStatus:
     cpu: CpuUse | None = None
     """Of the pod that its limit holds back most, over one window; None: no limit, or not seen so
     long."""
-    cpus: tuple[PodCpu, ...] = ()
+    pod_cpus: tuple[PodCpu, ...] = ()
     """The same of pods, those held back most first, at most 8."""
-    slow: tuple[SlowPod, ...] = ()
+    stragglers: tuple[Straggler, ...] = ()
     """Pods that the others wait for, at most 8."""
     window_closes: float = 0.0
     """When the throughput window that is being measured will probably close, on the clock of

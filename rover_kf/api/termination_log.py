@@ -14,33 +14,34 @@ import pathlib
 
 from rover_kf.api import names
 
-PLACE = pathlib.Path("/dev/termination-log")
+DEFAULT_PATH = pathlib.Path("/dev/termination-log")
 """Where the kubelet looks, unless the user's container says something else."""
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 """That Kubernetes keeps of a container; of all of a pod 12 KiB."""
 
 
-def leave(home: pathlib.Path, text: str, place: pathlib.Path = PLACE) -> bool:
+def write(mount_path: pathlib.Path, text: str, log_path: pathlib.Path = DEFAULT_PATH) -> bool:
     """Write it; what the user's program has written there stays.
 
     Args:
-        home: of the shared volume; in another place than a pod's the log is not this container's.
+        mount_path: of the shared volume; in another place than a pod's the log is not this
+            container's.
         text: what is cut after MOST_BYTES.
-        place: the log; it is not made where it is not.
+        log_path: the log; it is not made where it is not.
 
     Returns:
         Whether it is there now.
     """
-    if home != pathlib.Path(names.HOME):
+    if mount_path != pathlib.Path(names.HOME):
         return False
     try:
-        log = os.open(place, os.O_WRONLY)
+        log = os.open(log_path, os.O_WRONLY)
     except OSError:
         return False
     try:
         if os.fstat(log).st_size:
             return False
-        whole = text.encode(errors="replace")[:MOST_BYTES].decode(errors="ignore")
+        whole = text.encode(errors="replace")[:MAX_BYTES].decode(errors="ignore")
         os.write(log, whole.encode())
     except OSError:
         return False

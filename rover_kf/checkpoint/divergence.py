@@ -13,28 +13,28 @@ import dataclasses
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 
-from rover_kf.api.replica_checks import TensorSum
+from rover_kf.api.replica_checks import TensorChecksum
 
-MOST_LISTED, LONGEST_NAME = 4096, 120
+MAX_LISTED, MAX_NAME_LENGTH = 4096, 120
 """Bounds of a listing: entries, characters of a name."""
-_MOST_COMPARED = 8
+_MAX_COMPARED = 8
 """States that differ from one another whose listings are compared."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Division:
+class ReplicaGroups:
     """The ranks by what they hold: those of one group hold the same."""
 
     groups: tuple[tuple[int, ...], ...]
     """The largest first, then by the lowest rank; ranks ascend."""
 
     @property
-    def is_one(self) -> bool:
+    def is_unanimous(self) -> bool:
         """Whether nobody differs."""
         return len(self.groups) <= 1
 
     @property
-    def is_decided(self) -> bool:
+    def has_plurality(self) -> bool:
         """Whether one group counts as right: two or more agree, and no other group is as large."""
         first, *rest = (*map(len, self.groups), 0)
         return first > 1 and all(size < first for size in rest)
@@ -42,16 +42,16 @@ class Division:
     @property
     def suspects(self) -> tuple[int, ...]:
         """Ranks that differ from the group that is right; all of them if none is."""
-        groups = self.groups[1:] if self.is_decided else self.groups
+        groups = self.groups[1:] if self.has_plurality else self.groups
         return tuple(sorted(rank for group in groups for rank in group))
 
     @property
-    def witnesses(self) -> tuple[int, ...]:
+    def representatives(self) -> tuple[int, ...]:
         """One rank a group, the first group's first: their listings show where they differ."""
-        return tuple(group[0] for group in self.groups[:_MOST_COMPARED])
+        return tuple(group[0] for group in self.groups[:_MAX_COMPARED])
 
 
-def divide(digests: Mapping[int, int]) -> Division:
+def group_by_digest(digests: Mapping[int, int]) -> ReplicaGroups:
     """Group ranks by their digests.
 
     Args:
@@ -61,10 +61,10 @@ def divide(digests: Mapping[int, int]) -> Division:
     for rank in sorted(digests):
         groups.setdefault(digests[rank], []).append(rank)
     ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
-    return Division(tuple(map(tuple, ordered)))
+    return ReplicaGroups(tuple(map(tuple, ordered)))
 
 
-def digest(sums: Sequence[TensorSum]) -> int:
+def combine_digests(sums: Sequence[TensorChecksum]) -> int:
     """One number for all tensors: CRC-32 of their names and checksums, in order."""
     found = 0
     for item in sums:
@@ -72,14 +72,14 @@ def digest(sums: Sequence[TensorSum]) -> int:
     return found
 
 
-def listed(sums: Sequence[TensorSum]) -> tuple[TensorSum, ...]:
+def condense_listing(sums: Sequence[TensorChecksum]) -> tuple[TensorChecksum, ...]:
     """The sums with short names, and no more than MOST_LISTED: neighbours are put together."""
-    each = max(-(-len(sums) // MOST_LISTED), 1)
+    each = max(-(-len(sums) // MAX_LISTED), 1)
     parts = (sums[begin : begin + each] for begin in range(0, len(sums), each))
-    return tuple(_joined(part) for part in parts)
+    return tuple(_merge_sums(part) for part in parts)
 
 
-def differing(listings: Sequence[Collection[TensorSum]]) -> tuple[str, ...]:
+def differing_names(listings: Sequence[Collection[TensorChecksum]]) -> tuple[str, ...]:
     """Names of tensors in which listings differ from the first one, in its order.
 
     A tensor that one of the two lacks is one in which they differ.
@@ -90,12 +90,14 @@ def differing(listings: Sequence[Collection[TensorSum]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item.name for item in ordered if item in odd))
 
 
-def _joined(part: Sequence[TensorSum]) -> TensorSum:
+def _merge_sums(part: Sequence[TensorChecksum]) -> TensorChecksum:
     name = part[0].name
     if len(part) == 1:
-        return TensorSum(_short(name), part[0].checksum)
-    return TensorSum(f"{_short(name)} or the {len(part) - 1} after it", digest(part))
+        return TensorChecksum(_shorten(name), part[0].checksum)
+    return TensorChecksum(
+        f"{_shorten(name)} or the {len(part) - 1} after it", combine_digests(part)
+    )
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
+def _shorten(name: str) -> str:
+    return name if len(name) <= MAX_NAME_LENGTH else "…" + name[1 - MAX_NAME_LENGTH :]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_MOST_RUNS = 16
-_LONG = 3
+_MAX_RUNS = 16
+_MIN_RANGE = 3
 """Ranks in a row that are told by the first and the last one."""
 
 
-def shown(ranks: Sequence[int]) -> str:
+def format_ranks(ranks: Sequence[int]) -> str:
     """Such as ``[0, 2, 8 to 511]``.
 
     Args:
@@ -26,9 +26,9 @@ def shown(ranks: Sequence[int]) -> str:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    more = sum(map(len, runs[_MOST_RUNS:]))
+    more = sum(map(len, runs[_MAX_RUNS:]))
     told = [
-        f"{run[0]} to {run[-1]}" if len(run) >= _LONG else ", ".join(map(str, run))
-        for run in runs[:_MOST_RUNS]
+        f"{run[0]} to {run[-1]}" if len(run) >= _MIN_RANGE else ", ".join(map(str, run))
+        for run in runs[:_MAX_RUNS]
     ]
     return f"[{', '.join(told)}{f' and {more} more' if more else ''}]"

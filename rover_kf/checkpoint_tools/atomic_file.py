@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Iterator
 
 from rover_kf import errors
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 
 
 @contextlib.contextmanager
-def whole_file(out: pathlib.Path, *, force: bool) -> Iterator[pathlib.Path]:
+def atomic_file(out: pathlib.Path, *, force: bool) -> Iterator[pathlib.Path]:
     """Write a file at the path that is given; it takes its place when the block ends well.
 
     Args:
@@ -25,14 +25,14 @@ def whole_file(out: pathlib.Path, *, force: bool) -> Iterator[pathlib.Path]:
 
     Raises:
         InputError: something stands there that may not be replaced, or there is no such folder.
-        StorageFailed: the file system refused.
+        StorageError: the file system refused.
     """
-    with _refusals(out):
+    with _translate_errors(out):
         _check_file(out, force=force)
-        aside = _aside(out)
+        aside = _temporary_path(out)
         try:
             yield aside
-            files = Files()
+            files = Syscalls()
             descriptor = os.open(aside, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 files.sync(descriptor)
@@ -46,40 +46,40 @@ def whole_file(out: pathlib.Path, *, force: bool) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(out: pathlib.Path, *, mark: str, force: bool) -> Iterator[pathlib.Path]:
+def atomic_folder(out: pathlib.Path, *, marker: str, force: bool) -> Iterator[pathlib.Path]:
     """Fill a folder at the path that is given; it takes its place when the block ends well.
 
     Args:
         out: where it shall stand.
-        mark: file that tells a folder of this kind; no other folder is ever replaced.
+        marker: file that tells a folder of this kind; no other folder is ever replaced.
         force: replace such a folder that stands there.
 
     Raises:
         InputError: something stands there that may not be replaced, or there is no such parent.
-        StorageFailed: the file system refused.
+        StorageError: the file system refused.
     """
-    with _refusals(out):
-        _check_folder(out, mark, force=force)
-        aside = _aside(out)
+    with _translate_errors(out):
+        _check_folder(out, marker, force=force)
+        aside = _temporary_path(out)
         aside.mkdir()
         try:
             yield aside
-            files = Files()
+            files = Syscalls()
             files.sync_folder(aside)
-            _check_folder(out, mark, force=force)
+            _check_folder(out, marker, force=force)
             _exchange(files, aside, out)
         finally:
             if aside.exists():
                 shutil.rmtree(aside)
 
 
-def _exchange(files: Files, aside: pathlib.Path, out: pathlib.Path) -> None:
+def _exchange(files: Syscalls, aside: pathlib.Path, out: pathlib.Path) -> None:
     """Put a folder where another one may stand, which goes."""
     if not out.exists():
         files.rename(aside, out)
         files.sync_folder(out.parent)
         return
-    old = _aside(out)
+    old = _temporary_path(out)
     files.rename(out, old)
     try:
         files.rename(aside, out)
@@ -102,11 +102,11 @@ def _check_file(out: pathlib.Path, *, force: bool) -> None:
         raise errors.InputError(f"{out} exists; --force replaces it")
 
 
-def _check_folder(out: pathlib.Path, mark: str, *, force: bool) -> None:
+def _check_folder(out: pathlib.Path, marker: str, *, force: bool) -> None:
     _check_parent(out)
     if not os.path.lexists(out):
         return
-    if not (out.is_dir() and not out.is_symlink() and (out / mark).is_file()):
+    if not (out.is_dir() and not out.is_symlink() and (out / marker).is_file()):
         raise errors.InputError(f"{out} exists and is no folder of this format; it stays")
     if not force:
         raise errors.InputError(f"{out} exists; --force replaces it")
@@ -117,14 +117,14 @@ def _check_parent(out: pathlib.Path) -> None:
         raise errors.InputError(f"{out.parent} is no folder; make it first")
 
 
-def _aside(out: pathlib.Path) -> pathlib.Path:
+def _temporary_path(out: pathlib.Path) -> pathlib.Path:
     return out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.part")
 
 
 @contextlib.contextmanager
-def _refusals(out: pathlib.Path) -> Iterator[None]:
+def _translate_errors(out: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as cause:
         message = f"{out} cannot be written: {cause.strerror or cause}"
-        raise errors.StorageFailed(message) from cause
+        raise errors.StorageError(message) from cause

@@ -10,36 +10,36 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.checkpoint.format import plain_data, snapshot
-from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.format.snapshot import Snapshot
-from rover_kf.checkpoint.format.tensor_layout import kinds_of
+from rover_kf.checkpoint.format.tensor_layout import read_tensor_layout
 from rover_kf.checkpoint.resharding import assembly
 from rover_kf.checkpoint.resharding.assembly import Assembly
 from rover_kf.checkpoint.resharding.copy_runs import scatter
 from rover_kf.checkpoint.storage import verification
 from rover_kf.checkpoint.storage.storage_protocol import Storage
-from rover_kf.checkpoint_tools.listing import removal_told
+from rover_kf.checkpoint_tools.listing import report_removal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reference:
+class TensorReference:
     """A tensor, where it stands in the state."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WholeState:
+class ConsolidatedState:
     """The state as one rank of a world of one would have it; tensors are not read yet."""
 
     storage: Storage
-    folder: Folder
+    folder: CheckpointFolder
     manifest: Manifest
     files: tuple[RankFile, ...]
     """The rank's own first."""
-    heads: tuple[Snapshot, ...]
+    headers: tuple[Snapshot, ...]
     """Of these files."""
-    made: Assembly
+    assembly: Assembly
     """Which of their bytes go where."""
     content: Snapshot
     """What the put-together snapshot holds."""
@@ -50,52 +50,52 @@ class WholeState:
         return self.files[0].rank
 
     @property
-    def own(self) -> frozenset[str]:
+    def rank_local(self) -> frozenset[str]:
         """Tensors that are the rank's alone."""
-        return kinds_of(self.content).own
+        return read_tensor_layout(self.content).rank_local
 
     def tree(self) -> dict[Any, Any]:
         """The state as it was given to save, a Reference in place of every tensor.
 
         Raises:
-            TornSnapshot: it cannot be read.
+            CorruptSnapshot: it cannot be read.
         """
         location = f"{self.folder.location}/{self.files[0].name}"
         try:
             found = plain_data.decode(
-                json.loads(self.content.metadata[snapshot.STATE_KEY]), Reference
+                json.loads(self.content.metadata[snapshot.STATE_KEY]), TensorReference
             )
         except (KeyError, ValueError) as cause:
-            raise errors.TornSnapshot(f"{location} holds no state: {cause!r}") from cause
-        except errors.TornSnapshot as error:
-            raise errors.TornSnapshot(f"{location}: {error}") from error
+            raise errors.CorruptSnapshot(f"{location} holds no state: {cause!r}") from cause
+        except errors.CorruptSnapshot as error:
+            raise errors.CorruptSnapshot(f"{location}: {error}") from error
         if not isinstance(found, dict):
-            raise errors.TornSnapshot(f"{location}: the state is no dict")
+            raise errors.CorruptSnapshot(f"{location}: the state is no dict")
         return found
 
-    def of_rank(self, rank: int) -> WholeState:
+    def for_rank(self, rank: int) -> ConsolidatedState:
         """The same with another rank's own tensors and plain values.
 
         Raises:
             InputError: no such rank wrote.
             CheckpointError: a part is in no file.
         """
-        heads = {file.rank: head for file, head in zip(self.files, self.heads, strict=True)}
-        files = _ordered(self.manifest, rank)
-        return _put_together(
+        heads = {file.rank: head for file, head in zip(self.files, self.headers, strict=True)}
+        files = _order_files(self.manifest, rank)
+        return _assemble(
             self.storage, self.folder, self.manifest, files, tuple(heads[f.rank] for f in files)
         )
 
-    def own_of(self, rank: int) -> WholeState:
+    def rank_local_of(self, rank: int) -> ConsolidatedState:
         """Another rank's own tensors and plain values alone, which are in its file.
 
         Raises:
             InputError: no such rank wrote.
         """
-        heads = {file.rank: head for file, head in zip(self.files, self.heads, strict=True)}
-        file = _ordered(self.manifest, rank)[0]
+        heads = {file.rank: head for file, head in zip(self.files, self.headers, strict=True)}
+        file = _order_files(self.manifest, rank)[0]
         found = (file,), (heads[rank],)
-        return _put_together(self.storage, self.folder, self.manifest, *found, ranks=0)
+        return _assemble(self.storage, self.folder, self.manifest, *found, ranks=0)
 
     def fill(self, target: memoryview) -> None:
         """Write the put-together snapshot; every file that is needed is read and verified.
@@ -104,21 +104,21 @@ class WholeState:
             target: of made.length bytes.
 
         Raises:
-            TornSnapshot: a file is damaged; the target is then worth nothing.
-            StorageFailed: the storage cannot be read.
+            CorruptSnapshot: a file is damaged; the target is then worth nothing.
+            StorageError: the storage cannot be read.
         """
-        target[: len(self.made.header)] = self.made.header
-        for file, copies in zip(self.files, self.made.copies, strict=True):
+        target[: len(self.assembly.header)] = self.assembly.header
+        for file, copies in zip(self.files, self.assembly.copies, strict=True):
             at = 0
             if not copies:
                 continue
-            with removal_told(self.storage, self.folder):
-                for piece in verification.verified(self.storage, self.folder, file):
+            with report_removal(self.storage, self.folder):
+                for piece in verification.read_verified(self.storage, self.folder, file):
                     scatter(piece, at, copies, target)
                     at += len(piece)
 
 
-def open_state(storage: Storage, folder: Folder, rank: int = 0) -> WholeState:
+def open_state(storage: Storage, folder: CheckpointFolder, rank: int = 0) -> ConsolidatedState:
     """Read the manifest and the files' headers.
 
     Args:
@@ -128,28 +128,28 @@ def open_state(storage: Storage, folder: Folder, rank: int = 0) -> WholeState:
 
     Raises:
         InputError: no such rank wrote.
-        TornSnapshot: the checkpoint is damaged.
+        CorruptSnapshot: the checkpoint is damaged.
         CheckpointError: a part is in no file.
-        StorageFailed: the storage cannot be read.
+        StorageError: the storage cannot be read.
     """
     content = storage.load(folder)
-    files = _ordered(content, rank)
-    with removal_told(storage, folder):
-        heads = tuple(_head(storage, folder, file) for file in files)
-    return _put_together(storage, folder, content, files, heads)
+    files = _order_files(content, rank)
+    with report_removal(storage, folder):
+        heads = tuple(_read_header(storage, folder, file) for file in files)
+    return _assemble(storage, folder, content, files, heads)
 
 
-def _head(storage: Storage, folder: Folder, file: RankFile) -> Snapshot:
+def _read_header(storage: Storage, folder: CheckpointFolder, file: RankFile) -> Snapshot:
     """What a file says it holds; if that is damaged the message says which file it is."""
     try:
-        found = verification.head(storage, folder, file)
-        kinds_of(found)
-    except errors.TornSnapshot as error:
-        raise errors.TornSnapshot(f"{folder.location}/{file.name}: {error}") from error
+        found = verification.read_header(storage, folder, file)
+        read_tensor_layout(found)
+    except errors.CorruptSnapshot as error:
+        raise errors.CorruptSnapshot(f"{folder.location}/{file.name}: {error}") from error
     return found
 
 
-def _ordered(content: Manifest, rank: int) -> tuple[RankFile, ...]:
+def _order_files(content: Manifest, rank: int) -> tuple[RankFile, ...]:
     ranks = [file.rank for file in content.files]
     if rank not in ranks:
         raise errors.InputError(
@@ -159,18 +159,18 @@ def _ordered(content: Manifest, rank: int) -> tuple[RankFile, ...]:
     return tuple(sorted(content.files, key=lambda file: (file.rank != rank, file.rank)))
 
 
-def _put_together(
+def _assemble(
     storage: Storage,
-    folder: Folder,
+    folder: CheckpointFolder,
     content: Manifest,
     files: tuple[RankFile, ...],
     heads: tuple[Snapshot, ...],
     *,
     ranks: int = 1,
-) -> WholeState:
+) -> ConsolidatedState:
     try:
         made = assembly.plan(heads, 0, ranks=ranks)
     except errors.CheckpointError as error:  # which of the files is wrong nothing tells
         raise errors.CheckpointError(f"{folder.location}: {error}") from error
     found = snapshot.read(made.header, made.length)
-    return WholeState(storage, folder, content, files, heads, made, found)
+    return ConsolidatedState(storage, folder, content, files, heads, made, found)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rover_kf.checkpoint.format import plain_data
-from rover_kf.checkpoint_tools.consolidated_state import Reference
+from rover_kf.checkpoint_tools.consolidated_state import TensorReference
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Value:
+class PlainValue:
     """One plain value; a list or tuple of such counts as one."""
 
     name: str
@@ -34,7 +34,7 @@ class Value:
         return json.dumps(self.encoded, sort_keys=True)
 
 
-def values(tree: dict[Any, Any]) -> Iterator[Value]:
+def iter_values(tree: dict[Any, Any]) -> Iterator[PlainValue]:
     """Every plain value of a state.
 
     Args:
@@ -43,8 +43,8 @@ def values(tree: dict[Any, Any]) -> Iterator[Value]:
     yield from _below(tree, (), ())
 
 
-def _below(value: Any, names: tuple[str, ...], path: tuple[str, ...]) -> Iterator[Value]:
-    if isinstance(value, Reference):
+def _below(value: Any, names: tuple[str, ...], path: tuple[str, ...]) -> Iterator[PlainValue]:
+    if isinstance(value, TensorReference):
         return
     if isinstance(value, dict) and value:
         for key, item in value.items():
@@ -56,31 +56,31 @@ def _below(value: Any, names: tuple[str, ...], path: tuple[str, ...]) -> Iterato
             step = f"{type(value).__name__}{index}"
             yield from _below(item, (*names, str(index)), (*path, step))
     else:
-        yield Value(".".join(names), path, value)
+        yield PlainValue(".".join(names), path, value)
 
 
 def _is_branch(value: Any) -> bool:
     """Whether it is, or holds, more than plain values in a row."""
     if isinstance(value, (list, tuple)):
         return any(map(_is_branch, value))
-    return isinstance(value, (Reference, dict))
+    return isinstance(value, (TensorReference, dict))
 
 
-def replaced(tree: dict[Any, Any], tensor: Callable[[str], object]) -> dict[Any, Any]:
+def replace_references(tree: dict[Any, Any], tensor: Callable[[str], object]) -> dict[Any, Any]:
     """The state with a tensor in place of every Reference.
 
     Args:
         tree: the state.
         tensor: gives the tensor of a name.
     """
-    return {key: _replaced(item, tensor) for key, item in tree.items()}
+    return {key: _replace(item, tensor) for key, item in tree.items()}
 
 
-def _replaced(value: Any, tensor: Callable[[str], object]) -> Any:
-    if isinstance(value, Reference):
+def _replace(value: Any, tensor: Callable[[str], object]) -> Any:
+    if isinstance(value, TensorReference):
         return tensor(value.name)
     if isinstance(value, dict):
-        return type(value)(replaced(value, tensor))  # a Counter stays one
+        return type(value)(replace_references(value, tensor))  # a Counter stays one
     if isinstance(value, (list, tuple)):
-        return type(value)(_replaced(item, tensor) for item in value)
+        return type(value)(_replace(item, tensor) for item in value)
     return value

@@ -10,13 +10,13 @@ import os
 import pathlib
 
 from rover_kf.checkpoint.format.snapshot import LENGTH_BYTES
-from rover_kf.checkpoint_tools.consolidated_state import WholeState
+from rover_kf.checkpoint_tools.consolidated_state import ConsolidatedState
 
 _FORMAT = {"format": "pt"}
 """Libraries that share models want to know which framework's tensors they are."""
 
 
-def write(state: WholeState, path: pathlib.Path) -> None:
+def write(state: ConsolidatedState, path: pathlib.Path) -> None:
     """Write the file; memory does not grow with the state.
 
     Args:
@@ -24,28 +24,28 @@ def write(state: WholeState, path: pathlib.Path) -> None:
         path: of the new file.
 
     Raises:
-        TornSnapshot: a file of the checkpoint is damaged.
-        StorageFailed: the storage cannot be read.
+        CorruptSnapshot: a file of the checkpoint is damaged.
+        StorageError: the storage cannot be read.
         OSError: the file cannot be written.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         fill(state, descriptor)
-        head = _labelled(state.made.header)
+        head = _add_label(state.assembly.header)
         os.pwrite(descriptor, head, 0)
     finally:
         os.close(descriptor)
 
 
-def fill(state: WholeState, descriptor: int) -> None:
+def fill(state: ConsolidatedState, descriptor: int) -> None:
     """Make an empty open file the put-together snapshot; raises as write does."""
     # Room first: a full disk is an error here, and a signal in the midst of a mapping.
-    os.posix_fallocate(descriptor, 0, state.made.length)
-    with mmap.mmap(descriptor, state.made.length) as mapping, memoryview(mapping) as target:
+    os.posix_fallocate(descriptor, 0, state.assembly.length)
+    with mmap.mmap(descriptor, state.assembly.length) as mapping, memoryview(mapping) as target:
         state.fill(target)
 
 
-def _labelled(header: bytes) -> bytes:
+def _add_label(header: bytes) -> bytes:
     """The header with the label; as it is if there is no room for it."""
     room = len(header) - LENGTH_BYTES
     parsed = json.loads(header[LENGTH_BYTES:])

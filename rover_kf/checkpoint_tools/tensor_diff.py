@@ -17,13 +17,13 @@ _BLOCK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Comparison:
+class TensorComparison:
     """How two tensors of one type and shape differ."""
 
     elements: int
     differing: int
     """Elements that are not equal bit by bit."""
-    largest: float | None
+    max_difference: float | None
     """Largest absolute difference; None: no difference is a finite number, or the type is not
     known."""
     not_finite: int
@@ -60,7 +60,7 @@ _NUMBERS: Mapping[str, Callable[[Bits], Bits]] = {
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def compare(a: memoryview, b: memoryview, dtype: str, width: int) -> Comparison:
+def compare(a: memoryview, b: memoryview, dtype: str, width: int) -> TensorComparison:
     """Compare the bytes of two tensors.
 
     Args:
@@ -83,7 +83,7 @@ def compare(a: memoryview, b: memoryview, dtype: str, width: int) -> Comparison:
         not_finite += len(distance) - len(finite)
         if len(finite):
             largest = max(largest or 0.0, float(finite.max()))
-    return Comparison(elements, differing, largest, not_finite)
+    return TensorComparison(elements, differing, largest, not_finite)
 
 
 def _differing(a: memoryview, b: memoryview, width: int) -> tuple[Bits, Bits]:

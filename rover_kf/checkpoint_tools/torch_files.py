@@ -27,10 +27,10 @@ from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from rover_kf import errors
-from rover_kf.checkpoint.format.snapshot import Placed
+from rover_kf.checkpoint.format.snapshot import PlacedTensor
 from rover_kf.checkpoint_tools import safetensors_file
-from rover_kf.checkpoint_tools.consolidated_state import WholeState
-from rover_kf.checkpoint_tools.plain_values import replaced
+from rover_kf.checkpoint_tools.consolidated_state import ConsolidatedState
+from rover_kf.checkpoint_tools.plain_values import replace_references
 from rover_kf.trainer.dcp import plan_items
 from rover_kf.trainer.state import module_versions, strides
 from rover_kf.trainer.state.flatten import SUB_BYTE, dtype_of
@@ -38,7 +38,7 @@ from rover_kf.trainer.state.module_versions import Versions
 from rover_kf.trainer.state.strides import Strides
 
 
-def write_file(state: WholeState, path: pathlib.Path) -> None:
+def write_file(state: ConsolidatedState, path: pathlib.Path) -> None:
     """Write what ``torch.load(path, weights_only=True)`` opens: the state as nested dicts.
 
     Args:
@@ -46,21 +46,21 @@ def write_file(state: WholeState, path: pathlib.Path) -> None:
         path: of the new file.
 
     Raises:
-        TornSnapshot: a file of the checkpoint is damaged.
+        CorruptSnapshot: a file of the checkpoint is damaged.
         CheckpointError: this torch lacks a type.
         InputError: torch cannot write a type.
-        StorageFailed: the storage cannot be read, or the file cannot be written.
+        StorageError: the storage cannot be read, or the file cannot be written.
     """
-    with _live(state, path.parent) as tree, path.open("xb") as file:
+    with _mapped_state(state, path.parent) as tree, path.open("xb") as file:
         named = tree.get(plan_items.KEY)
         versions = module_versions.read(state.content.metadata)
         try:
-            torch.save(_told(tree, versions) if named is None else _decoded(named), file)
+            torch.save(_with_versions(tree, versions) if named is None else _decode(named), file)
         except RuntimeError as cause:
-            raise _refusal(path, cause, cause) from cause
+            raise _underlying_error(path, cause, cause) from cause
 
 
-def write_folder(state: WholeState, path: pathlib.Path) -> None:
+def write_folder(state: ConsolidatedState, path: pathlib.Path) -> None:
     """Fill a folder that ``torch.distributed.checkpoint.load`` reads.
 
     Args:
@@ -68,12 +68,12 @@ def write_folder(state: WholeState, path: pathlib.Path) -> None:
         path: of the folder; empty.
 
     Raises:
-        TornSnapshot: a file of the checkpoint is damaged.
+        CorruptSnapshot: a file of the checkpoint is damaged.
         CheckpointError: this torch lacks a type.
         InputError: torch cannot write a type.
-        StorageFailed: the storage cannot be read, or the folder cannot be written.
+        StorageError: the storage cannot be read, or the folder cannot be written.
     """
-    with _live(state, path.parent) as tree, warnings.catch_warnings():
+    with _mapped_state(state, path.parent) as tree, warnings.catch_warnings():
         # One process is what is meant.
         warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
         writer, named = FileSystemWriter(path), tree.get(plan_items.KEY)
@@ -84,10 +84,12 @@ def write_folder(state: WholeState, path: pathlib.Path) -> None:
                 save(named, storage_writer=writer, planner=_AlreadyEncoded())
         except CheckpointException as cause:
             failures = [failure for failure, _ in cause.failures.values()]
-            raise _refusal(path, cause, *failures) from cause
+            raise _underlying_error(path, cause, *failures) from cause
 
 
-def _refusal(path: pathlib.Path, told: BaseException, *failures: BaseException) -> Exception:
+def _underlying_error(
+    path: pathlib.Path, error: BaseException, *failures: BaseException
+) -> Exception:
     """The file system's error behind torch's, which speaks of something else; else torch's end."""
     for failure in failures:
         behind: BaseException | None = failure
@@ -95,7 +97,7 @@ def _refusal(path: pathlib.Path, told: BaseException, *failures: BaseException) 
             if isinstance(behind, OSError):
                 return OSError(behind.errno, behind.strerror)
             behind = behind.__cause__ or behind.__context__
-    return errors.StorageFailed(f"{path} cannot be written: {str(told).splitlines()[-1]}")
+    return errors.StorageError(f"{path} cannot be written: {str(error).splitlines()[-1]}")
 
 
 class _AlreadyEncoded(DefaultSavePlanner):
@@ -106,7 +108,7 @@ class _AlreadyEncoded(DefaultSavePlanner):
         return io.BytesIO(object) if isinstance(object, bytes) else object
 
 
-def _decoded(named: dict[str, Any]) -> dict[str, Any]:
+def _decode(named: dict[str, Any]) -> dict[str, Any]:
     """What a planner has encoded, as far as it is plain; else its bytes."""
     found = dict(named)
     for name, value in named.items():
@@ -116,19 +118,23 @@ def _decoded(named: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _told(value: Any, versions: Mapping[str, Versions], path: str = "") -> Any:
+def _with_versions(value: Any, versions: Mapping[str, Versions], path: str = "") -> Any:
     """A state whose modules' state dicts have their versions, as torch gives them."""
     if isinstance(value, dict):
-        told = {key: _told(item, versions, f"{path}[{key!r}]") for key, item in value.items()}
-        return _versioned(told, versions[path]) if path in versions else type(value)(told)
+        told = {
+            key: _with_versions(item, versions, f"{path}[{key!r}]") for key, item in value.items()
+        }
+        return _make_versioned(told, versions[path]) if path in versions else type(value)(told)
     if isinstance(value, (list, tuple)):
         return type(value)(
-            _told(item, versions, f"{path}[{index}]") for index, item in enumerate(value)
+            _with_versions(item, versions, f"{path}[{index}]") for index, item in enumerate(value)
         )
     return value
 
 
-def _versioned(state_dict: dict[Any, Any], kept: Versions) -> collections.OrderedDict[Any, Any]:
+def _make_versioned(
+    state_dict: dict[Any, Any], kept: Versions
+) -> collections.OrderedDict[Any, Any]:
     # What is left out has torch's default; names of modules are those above tensors' names.
     above = [itertools.accumulate(str(key).split(".")[:-1], "{}.{}".format) for key in state_dict]
     names = ["", *itertools.chain.from_iterable(above)]
@@ -138,7 +144,7 @@ def _versioned(state_dict: dict[Any, Any], kept: Versions) -> collections.Ordere
     return found
 
 
-def _check_types(state: WholeState) -> None:
+def _check_types(state: ConsolidatedState) -> None:
     """Refuse what torch itself cannot write, before anything is read.
 
     Raises:
@@ -154,27 +160,28 @@ def _check_types(state: WholeState) -> None:
 
 
 @contextlib.contextmanager
-def _live(state: WholeState, folder: pathlib.Path) -> Iterator[dict[Any, Any]]:
+def _mapped_state(state: ConsolidatedState, folder: pathlib.Path) -> Iterator[dict[Any, Any]]:
     """The state with tensors over a file without a name, so that it need not fit into memory."""
     _check_types(state)
     with tempfile.TemporaryFile(dir=folder) as scratch:
         safetensors_file.fill(state, scratch.fileno())
-        mapping = mmap.mmap(scratch.fileno(), state.made.length, access=mmap.ACCESS_COPY)
+        mapping = mmap.mmap(scratch.fileno(), state.assembly.length, access=mmap.ACCESS_COPY)
         tensors, lies = state.content.tensors, strides.read(state.content.metadata)
-        yield replaced(
-            state.tree(), lambda name: _lying(_tensor(mapping, tensors[name]), lies.get(name))
+        yield replace_references(
+            state.tree(),
+            lambda name: _as_strided(_make_tensor(mapping, tensors[name]), lies.get(name)),
         )
 
 
-def _tensor(mapping: mmap.mmap, place: Placed) -> torch.Tensor:
+def _make_tensor(mapping: mmap.mmap, placed: PlacedTensor) -> torch.Tensor:
     # A storage of its own for each: torch.save writes storages whole.
-    dtype, shape = dtype_of(place.entry.dtype), place.entry.shape
-    if place.begin == place.end:
+    dtype, shape = dtype_of(placed.entry.dtype), placed.entry.shape
+    if placed.begin == placed.end:
         return torch.empty(shape, dtype=dtype)
-    size = place.end - place.begin
-    flat = torch.frombuffer(mapping, dtype=torch.uint8, count=size, offset=place.begin)
+    size = placed.end - placed.begin
+    flat = torch.frombuffer(mapping, dtype=torch.uint8, count=size, offset=placed.begin)
     return flat.view(dtype).view(shape)
 
 
-def _lying(tensor: torch.Tensor, lies: Strides | None) -> torch.Tensor:
+def _as_strided(tensor: torch.Tensor, lies: Strides | None) -> torch.Tensor:
     return tensor if lies is None else strides.empty(tensor, lies).copy_(tensor)

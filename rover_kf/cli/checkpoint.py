@@ -14,15 +14,15 @@ import click
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.checkpoint.format.manifest import Folder
+from rover_kf.checkpoint.format.manifest import CheckpointFolder
 from rover_kf.checkpoint_tools import listing as checkpoint_tools_listing
-from rover_kf.checkpoint_tools.consolidated_state import WholeState, open_state
-from rover_kf.checkpoint_tools.diff import Difference, differences
+from rover_kf.checkpoint_tools.consolidated_state import ConsolidatedState, open_state
+from rover_kf.checkpoint_tools.diff import StateDifference, diff_states
 from rover_kf.checkpoint_tools.export import Format
 from rover_kf.checkpoint_tools.export import export as write
-from rover_kf.checkpoint_tools.listing import listing
-from rover_kf.checkpoint_tools.locate import Place, absolute, locate
-from rover_kf.checkpoint_tools.verify import Checked, check
+from rover_kf.checkpoint_tools.listing import inspect_folders
+from rover_kf.checkpoint_tools.locate import CheckpointLocation, absolute_location, locate
+from rover_kf.checkpoint_tools.verify import CheckpointVerification, verify_checkpoint
 from rover_kf.cli import checkpoint_tables as tables
 from rover_kf.cli import foreground_job, output
 
@@ -49,13 +49,13 @@ def checkpoint() -> None:
 def list_checkpoints(path: str, as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
     """List checkpoints: what they are, or what is wrong with them."""
     place = locate(path)
-    found = tuple(listing(place.storage, place.folders()))
+    found = tuple(inspect_folders(place.storage, place.folders()))
     if not found:
         click.echo(f"{path} holds no checkpoint; PATH is <checkpoint.path>/<job>", err=True)
     if as_json:
         _print_json([{**codec.encode(item), "whole": not item.problem} for item in found])
     else:
-        output.show(tables.listed(found, time.time()))
+        output.print_parts(tables.checkpoint_table(found, time.time()))
 
 
 @checkpoint.command()
@@ -65,11 +65,11 @@ def list_checkpoints(path: str, as_json: bool) -> None:  # noqa: FBT001 - click 
 @JSON
 def show(path: str, step: int | None, rank: int, as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Show what a checkpoint holds, put together from all its files."""
-    state = _open(locate(path), step, rank)
+    state = _open_checkpoint(locate(path), step, rank)
     if as_json:
-        _print_json(tables.described(state))
+        _print_json(tables.describe_state(state))
         return
-    output.show(*tables.shown(state))
+    output.print_parts(*tables.render_state(state))
 
 
 @checkpoint.command()
@@ -86,15 +86,15 @@ def verify(path: str, step: int | None, as_json: bool) -> int:  # noqa: FBT001 -
     if not folders:
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         raise errors.InputError(f"{path} holds {which}: there is nothing to verify")
-    named = place.named is not None or step is not None
-    found: list[Checked] = []
+    named = place.selected is not None or step is not None
+    found: list[CheckpointVerification] = []
     for folder in folders:
-        found.append(check(place.storage, folder))
+        found.append(verify_checkpoint(place.storage, folder))
         if not as_json:
-            click.echo("\n".join(tables.verdict(found[-1])))
+            click.echo("\n".join(tables.format_verification(found[-1])))
     if as_json:
-        _print_json([{**codec.encode(item), "whole": item.whole} for item in found])
-    return int(any(not item.whole and (named or not item.unfinished) for item in found))
+        _print_json([{**codec.encode(item), "whole": item.is_intact} for item in found])
+    return int(any(not item.is_intact and (named or not item.unfinished) for item in found))
 
 
 @checkpoint.command()
@@ -107,16 +107,16 @@ def diff(a: str, b: str, as_json: bool) -> int:  # noqa: FBT001 - click passes f
     Of a job's folder the newest whole checkpoint is taken. Ranks' own tensors are compared rank by
     rank, as far as both worlds have them.
     """
-    left, right = (_open(locate(path), None, 0) for path in (a, b))
-    found: list[Difference] = []
-    for difference in differences(left, right):
+    left, right = (_open_checkpoint(locate(path), None, 0) for path in (a, b))
+    found: list[StateDifference] = []
+    for difference in diff_states(left, right):
         found.append(difference)
         if not as_json:
-            click.echo(tables.difference(difference))
+            click.echo(tables.format_difference(difference))
     if as_json:
         _print_json({"equal": not found, "differences": codec.encode(tuple(found))})
     else:
-        click.echo(tables.comparison(left, right, len(found)))
+        click.echo(tables.format_comparison(left, right, len(found)))
     return 1 if found else 0
 
 
@@ -143,12 +143,12 @@ def export(  # noqa: PLR0917 - click passes options by name
     force: bool,  # noqa: FBT001 - click passes flags so
 ) -> None:
     """Write the whole state to OUT in a format that others read."""
-    foreground_job.end_on_sigterm()
-    state = _open(locate(path), step, rank)
+    foreground_job.exit_on_sigterm()
+    state = _open_checkpoint(locate(path), step, rank)
     write(state, form, out, force=force)
-    click.echo(f"{out}: {tables.summary(state)}")
-    if state.own and state.manifest.world_size > 1:
-        click.echo(tables.own_note(state), err=True)
+    click.echo(f"{out}: {tables.format_summary(state)}")
+    if state.rank_local and state.manifest.world_size > 1:
+        click.echo(tables.format_rank_local_note(state), err=True)
 
 
 @checkpoint.command("rm")
@@ -162,13 +162,13 @@ def remove(path: str, steps: tuple[str, ...], force: bool) -> None:  # noqa: FBT
     a job may be writing it.
     """
     place = locate(path)
-    words = [absolute(step) if "/" in step else step for step in steps]
-    if place.named:
-        words.append(place.named.name)
+    words = [absolute_location(step) if "/" in step else step for step in steps]
+    if place.selected:
+        words.append(place.selected.name)
     if not words:
         raise errors.InputError("name what to remove: steps such as 100, or names of folders")
     folders = place.storage.folders()
-    doomed = checkpoint_tools_listing.chosen(folders, words)
+    doomed = checkpoint_tools_listing.select_folders(folders, words)
     if not force:
         _check_removal(place, folders, doomed)
     for folder in doomed:
@@ -176,28 +176,34 @@ def remove(path: str, steps: tuple[str, ...], force: bool) -> None:  # noqa: FBT
         click.echo(f"{folder.location} removed")
 
 
-def _check_removal(place: Place, folders: Sequence[Folder], doomed: Sequence[Folder]) -> None:
+def _check_removal(
+    location: CheckpointLocation,
+    folders: Sequence[CheckpointFolder],
+    to_delete: Sequence[CheckpointFolder],
+) -> None:
     """Make sure that the job has a good one left."""
     by_name = {folder.name: folder for folder in folders}
-    objection = checkpoint_tools_listing.objection(
-        tuple(listing(place.storage, folders)),
-        {folder.name for folder in doomed},
-        lambda name: _is_whole(place, by_name[name]),
+    objection = checkpoint_tools_listing.deletion_block(
+        tuple(inspect_folders(location.storage, folders)),
+        {folder.name for folder in to_delete},
+        lambda name: _is_intact_folder(location, by_name[name]),
     )
     if objection:
         raise errors.InputError(f"{objection}; nothing was removed. --force removes it")
 
 
-def _is_whole(place: Place, folder: Folder) -> bool:
-    found = check(place.storage, folder)
-    if found.unread:
+def _is_intact_folder(location: CheckpointLocation, folder: CheckpointFolder) -> bool:
+    found = verify_checkpoint(location.storage, folder)
+    if found.is_unreadable:
         problem = next(file.problem for file in found.files if file.problem)
-        raise errors.StorageFailed(f"{problem}; nothing was removed")
-    return found.whole
+        raise errors.StorageError(f"{problem}; nothing was removed")
+    return found.is_intact
 
 
-def _open(place: Place, step: int | None, rank: int) -> WholeState:
-    return open_state(place.storage, place.checkpoint(step), rank)
+def _open_checkpoint(
+    location: CheckpointLocation, step: int | None, rank: int
+) -> ConsolidatedState:
+    return open_state(location.storage, location.checkpoint(step), rank)
 
 
 def _print_json(content: Any) -> None:

@@ -12,10 +12,10 @@ from rover_kf.client.settings import ClientSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class ConnectionOptions:
     """Options of the group."""
 
-    on: str | None = None
+    cluster: str | None = None
     state: pathlib.Path | None = None
     context: str | None = None
 
@@ -25,11 +25,11 @@ class Place:
         Raises:
             InputError: a variable has a value that is not allowed.
         """
-        return settings.read(state=self.state).over(self.on or "")
+        return settings.read(state=self.state).with_overrides(self.cluster or "")
 
     def embedded(self) -> RoverClient:
         """A client of the embedded cluster, whatever the options say."""
-        return RoverClient(told=self.read_settings())
+        return RoverClient(config=self.read_settings())
 
     def client(self) -> RoverClient:
         """A client of the place that was asked for.
@@ -38,7 +38,7 @@ class Place:
             ClusterUnavailable: there is no such cluster.
         """
         state = str(self.state) if self.state else ""
-        return RoverClient.at(self.on or "", state=state, context=self.context or "")
+        return RoverClient.connect(self.cluster or "", state=state, context=self.context or "")
 
     def kubernetes(self) -> RoverClient:
         """A client of a Kubernetes cluster, whatever ``--on`` says.
@@ -47,4 +47,4 @@ class Place:
             ClusterUnavailable: there is no such cluster.
         """
         state = str(self.state) if self.state else ""
-        return RoverClient.at("kubernetes", state=state, context=self.context or "")
+        return RoverClient.connect("kubernetes", state=state, context=self.context or "")

@@ -10,8 +10,8 @@ import pathlib
 import click
 from rich.text import Text
 
-from rover_kf.cli.connection_options import Place
-from rover_kf.cli.output import FORMAT, tell
+from rover_kf.cli.connection_options import ConnectionOptions
+from rover_kf.cli.output import FORMAT, print_value
 from rover_kf.client import manifests
 from rover_kf.doctor import Diagnosis, Finding
 
@@ -26,7 +26,9 @@ STYLES = {"good": "green", "warning": "yellow", "broken": "bold red", "unknown":
 @click.option("-n", "--namespace", help="That jobs go to [default: the job's, else default].")
 @FORMAT
 @click.pass_obj
-def doctor(place: Place, file: pathlib.Path | None, namespace: str | None, output: str) -> int:
+def doctor(
+    connection: ConnectionOptions, file: pathlib.Path | None, namespace: str | None, output: str
+) -> int:
     """Find what a cluster lacks for rover-kf, and say how to mend it.
 
     With JOB.yaml it tries that very job: its pods, claims, memory. Nothing is created: what the
@@ -35,30 +37,30 @@ def doctor(place: Place, file: pathlib.Path | None, namespace: str | None, outpu
     """
     source = None if file is None else manifests.load(file)
     where = namespace or ("default" if source is None else source.key.namespace)
-    with place.kubernetes() as rover:
+    with connection.kubernetes() as rover:
         found = rover.diagnose(where, None if source is None else source.job)
-    lines = [line(finding) for finding in found.findings]
-    tell(found, output, *lines, Text(summary(found)))
+    lines = [format_finding(finding) for finding in found.findings]
+    print_value(found, output, *lines, Text(format_summary(found)))
     return 1 if found.broken else 0
 
 
-def line(finding: Finding) -> Text:
+def format_finding(finding: Finding) -> Text:
     """One finding, and what to do about it below."""
     text = Text()
     text.append(f"{MARKS[finding.verdict]:<3}", style=STYLES[finding.verdict])
     text.append(f"{finding.check}: ", style="bold")
-    text.append(finding.what)
-    if finding.mend:
+    text.append(finding.message)
+    if finding.fix:
         text.append("\n   mend: ", style=STYLES[finding.verdict])
-        text.append(finding.mend)
+        text.append(finding.fix)
     return text
 
 
-def summary(found: Diagnosis) -> str:
+def format_summary(diagnosis: Diagnosis) -> str:
     """How many findings of which kind."""
-    counts = collections.Counter(str(finding.verdict) for finding in found.findings)
+    counts = collections.Counter(str(finding.verdict) for finding in diagnosis.findings)
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in MARKS if counts[verdict])
-    return f"namespace {found.namespace}: {told}"
+    return f"namespace {diagnosis.namespace}: {told}"
 
 
 VERBS = (doctor,)

@@ -17,18 +17,18 @@ from rover_kf import errors
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import exit_codes
 from rover_kf.client import Progress, RoverClient
-from rover_kf.client.progress.progress_display import Screen
+from rover_kf.client.progress.progress_display import ProgressDisplay
 from rover_kf.system.signals import StopSignals
 
 DRAIN_SECONDS = 60.0
 
 
-def end_on_sigterm() -> None:
+def exit_on_sigterm() -> None:
     """Let SIGTERM end the command with its exit code, by way of everything that cleans up."""
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _raise_exit)
 
 
-def to_its_end(
+def run_to_end(
     rover: RoverClient, submit: Callable[[], JobKey], report: pathlib.Path | None
 ) -> int:
     """Submit a job and show it until it ends; the command's exit code.
@@ -54,7 +54,7 @@ def to_its_end(
 
 
 def _follow(rover: RoverClient, key: JobKey, console: Console, interrupts: StopSignals) -> Progress:
-    with Screen(console) as screen:
+    with ProgressDisplay(console) as screen:
         for progress in rover.watch(key):
             screen.show(progress)
             if interrupts.code:
@@ -70,12 +70,12 @@ def _drain(rover: RoverClient, key: JobKey) -> None:
     while time.monotonic() < deadline:
         try:
             rover.get(key)
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             rover.settle(key)
             click.echo(f"{key} was ended; rover-kf report {key.name} tells of it", err=True)
             return
         time.sleep(0.05)
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
+def _raise_exit(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(exit_codes.TERMINATED)

@@ -13,8 +13,8 @@ import click
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.cli import job_tables
-from rover_kf.cli.connection_options import Place
-from rover_kf.cli.output import FORMAT, tell
+from rover_kf.cli.connection_options import ConnectionOptions
+from rover_kf.cli.output import FORMAT, print_value
 from rover_kf.history import import_export
 
 
@@ -30,20 +30,20 @@ def history() -> None:
 @FORMAT
 @click.pass_obj
 def list_runs(
-    place: Place, namespace: str | None, job: str | None, limit: int, output: str
+    connection: ConnectionOptions, namespace: str | None, job: str | None, limit: int, output: str
 ) -> None:
     """List runs, newest first."""
-    with place.embedded() as rover:
+    with connection.embedded() as rover:
         found = rover.history.list(namespace=namespace, name=job, limit=limit)
-    tell(found, output, job_tables.run_table(found))
+    print_value(found, output, job_tables.run_table(found))
 
 
 @history.command("show")
 @click.argument("run")
 @click.pass_obj
-def show_run(place: Place, run: str) -> None:
+def show_run(connection: ConnectionOptions, run: str) -> None:
     """Print one run's record as JSON; RUN is its id or the beginning of it."""
-    with place.embedded() as rover:
+    with connection.embedded() as rover:
         found = [item for item in rover.history.list(limit=10_000) if item.uid.startswith(run)]
     if len(found) != 1:
         raise errors.InputError(
@@ -57,10 +57,10 @@ def show_run(place: Place, run: str) -> None:
 @click.argument("file", type=click.Path(path_type=pathlib.Path))
 @click.option("-n", "--namespace", help="Only of this namespace.")
 @click.pass_obj
-def export(place: Place, file: pathlib.Path, namespace: str | None) -> None:
+def export(connection: ConnectionOptions, file: pathlib.Path, namespace: str | None) -> None:
     """Write runs to FILE: JSON lines (.jsonl) or Parquet (.parquet)."""
-    with place.embedded() as rover:
-        count = import_export.write(rover.history, file, namespace=namespace)
+    with connection.embedded() as rover:
+        count = import_export.export_runs(rover.history, file, namespace=namespace)
     click.echo(f"{count} runs written to {file}")
 
 
@@ -68,19 +68,19 @@ def export(place: Place, file: pathlib.Path, namespace: str | None) -> None:
 @click.argument("file", type=click.Path(path_type=pathlib.Path))
 @click.option("-n", "--namespace", help="Only of this namespace.")
 @click.pass_obj
-def add(place: Place, file: pathlib.Path, namespace: str | None) -> None:
+def add(connection: ConnectionOptions, file: pathlib.Path, namespace: str | None) -> None:
     """Add the runs of FILE; one that is there already stays if it was written later."""
-    with place.embedded() as rover:
-        count = import_export.read(rover.history, file, namespace=namespace)
+    with connection.embedded() as rover:
+        count = import_export.import_runs(rover.history, file, namespace=namespace)
     click.echo(f"{count} runs of {file} added")
 
 
 @history.command("prune")
 @click.option("--days", type=click.FloatRange(0, min_open=True), required=True, help="To keep.")
 @click.pass_obj
-def prune(place: Place, days: float) -> None:
+def prune(connection: ConnectionOptions, days: float) -> None:
     """Forget runs that ended more than so many days ago."""
-    with place.embedded() as rover:
+    with connection.embedded() as rover:
         count = rover.history.retain(newer_than=time.time() - days * 86400)
     click.echo(f"{count} runs forgotten")
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rover_kf.api.jobs import ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.client import Progress
-from rover_kf.client.job_name import called
+from rover_kf.client.job_name import format_name
 
 COLUMNS = (
     "namespace", "job",
@@ -20,13 +20,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def cells(item: Progress) -> tuple[str, ...]:
+def status_cells(item: Progress) -> tuple[str, ...]:
     """One for each of COLUMNS."""
     total = f"/{item.total_steps}" if item.total_steps else ""
     spent = item.goodput
     return (
         item.namespace,
-        called(item.key),
+        format_name(item.key),
         item.activity or item.phase or "New",
         f"{item.running}/{item.replicas}",
         f"{item.step}{total}",
@@ -38,7 +38,7 @@ def cells(item: Progress) -> tuple[str, ...]:
     )
 
 
-def failed(item: Progress) -> bool:
+def has_failed(item: Progress) -> bool:
     """Whether it has ended badly."""
     return item.phase == "Failed" or item.activity == "failed"
 
@@ -53,7 +53,7 @@ def job_table(jobs: Iterable[ObservedJob]) -> Table:
     for job in jobs:
         replicas = ", ".join(f"{count} {kind}" for kind, count in job.replicas.items())
         created = dt.datetime.fromtimestamp(job.created_at).astimezone().strftime("%F %T")
-        table.add_row(job.key.namespace, called(job.key), job.phase or "-", replicas, created)
+        table.add_row(job.key.namespace, format_name(job.key), job.phase or "-", replicas, created)
     return table
 
 

@@ -16,16 +16,20 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import job_tables
-from rover_kf.cli.connection_options import Place
-from rover_kf.cli.output import FORMAT, tell
-from rover_kf.cli.patch import DRY_RUN, OF_JOB, tell_change, tell_difference
+from rover_kf.cli.connection_options import ConnectionOptions
+from rover_kf.cli.output import FORMAT, print_value
+from rover_kf.cli.patch import DRY_RUN, OF_JOB, print_change_diff, print_patch_diff
 from rover_kf.client import Progress, RoverClient, patches
-from rover_kf.client.job_name import key_of
-from rover_kf.client.progress.data_progress import data_lines
-from rover_kf.client.progress.progress_display import Screen
-from rover_kf.client.progress.progress_text import event_line, goodput_line, progress_line
+from rover_kf.client.job_name import parse_name
+from rover_kf.client.progress.data_progress import format_data_lines
+from rover_kf.client.progress.progress_display import ProgressDisplay
+from rover_kf.client.progress.progress_text import (
+    format_event,
+    format_goodput,
+    format_progress,
+)
 from rover_kf.cluster.local import LocalCluster
-from rover_kf.reconcilers.foreground import watch as reconcile
+from rover_kf.reconcilers.foreground import run_foreground as reconcile
 
 NAME = click.argument("name")
 NAMESPACE = click.option("-n", "--namespace", default="default", show_default=True)
@@ -36,11 +40,11 @@ NAMESPACE = click.option("-n", "--namespace", default="default", show_default=Tr
 @click.option("--inject/--no-inject", default=True, help="Patch the job before it is created.")
 @DRY_RUN
 @click.pass_obj
-def submit(place: Place, file: pathlib.Path, inject: bool, dry_run: bool) -> None:  # noqa: FBT001 - click passes flags so
+def submit(connection: ConnectionOptions, file: pathlib.Path, inject: bool, dry_run: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Create a job on the cluster and return."""
-    with place.client() as rover:
+    with connection.client() as rover:
         if dry_run:
-            tell_difference(rover, file)
+            print_patch_diff(rover, file)
             return
         if isinstance(rover.cluster, LocalCluster):
             raise errors.InputError(
@@ -54,14 +58,14 @@ def submit(place: Place, file: pathlib.Path, inject: bool, dry_run: bool) -> Non
 @click.option("-n", "--namespace", help="Only of this namespace.")
 @FORMAT
 @click.pass_obj
-def list_jobs(place: Place, namespace: str | None, output: str) -> None:
+def list_jobs(connection: ConnectionOptions, namespace: str | None, output: str) -> None:
     """List labelled jobs.
 
     A TFJob is told, and called by the other verbs, as tfjob/NAME.
     """
-    with place.client() as rover:
+    with connection.client() as rover:
         found = rover.list(namespace)
-        tell(found, output, job_tables.job_table(found))
+        print_value(found, output, job_tables.job_table(found))
 
 
 @click.command()
@@ -71,14 +75,14 @@ def list_jobs(place: Place, namespace: str | None, output: str) -> None:
     "--reconcile/--look-only", "acting", default=False, help="Also decide, scale and record."
 )
 @click.pass_obj
-def watch(place: Place, name: str, namespace: str, acting: bool) -> int:  # noqa: FBT001 - click passes flags so
+def watch(connection: ConnectionOptions, name: str, namespace: str, acting: bool) -> int:  # noqa: FBT001 - click passes flags so
     """Show a job's progress until it ends; with --reconcile do a controller's work for it."""
-    key = key_of(namespace, name)
-    with place.client() as rover:
+    key = parse_name(namespace, name)
+    with connection.client() as rover:
         stop = threading.Event()
-        worker = _reconciler(rover, key, stop) if acting else None
+        worker = _start_reconciler(rover, key, stop) if acting else None
         try:
-            with Screen(Console()) as screen:
+            with ProgressDisplay(Console()) as screen:
                 for progress in rover.watch(key):
                     screen.show(progress)
         finally:
@@ -88,7 +92,7 @@ def watch(place: Place, name: str, namespace: str, acting: bool) -> int:  # noqa
         return 0 if progress.phase == "Succeeded" else 1
 
 
-def _reconciler(rover: RoverClient, key: JobKey, stop: threading.Event) -> threading.Thread:
+def _start_reconciler(rover: RoverClient, key: JobKey, stop: threading.Event) -> threading.Thread:
     arguments = {"stop": stop}
     thread = threading.Thread(
         target=reconcile, args=(rover.cluster, key, rover.history), kwargs=arguments
@@ -103,23 +107,29 @@ def _reconciler(rover: RoverClient, key: JobKey, stop: threading.Event) -> threa
 @click.option("--json", "as_json", is_flag=True, help="Print the coordinator's whole answer.")
 @FORMAT
 @click.pass_obj
-def status(place: Place, name: str, namespace: str, as_json: bool, output: str) -> None:  # noqa: FBT001 - click passes flags so
+def status(
+    connection: ConnectionOptions,
+    name: str,
+    namespace: str,
+    as_json: bool,  # noqa: FBT001 - click passes flags so
+    output: str,
+) -> None:
     """Say where a job stands now."""
-    key = key_of(namespace, name)
-    with place.client() as rover:
+    key = parse_name(namespace, name)
+    with connection.client() as rover:
         if as_json:
             click.echo(codec.dumps(rover.status(key)).decode())
         else:
             progress = rover.progress(key)
-            tell(progress, output, *(Text(line) for line in _status_lines(progress)))
+            print_value(progress, output, *(Text(line) for line in _status_lines(progress)))
 
 
 def _status_lines(progress: Progress) -> Iterator[str]:
-    yield progress_line(progress)
-    for line in (line for data in progress.data for line in data_lines(data)):
+    yield format_progress(progress)
+    for line in (line for data in progress.data for line in format_data_lines(data)):
         yield f"{progress.job}: {line}"
     if progress.goodput is not None and progress.goodput.total:
-        yield f"{progress.job}: {goodput_line(progress.goodput)}"
+        yield f"{progress.job}: {format_goodput(progress.goodput)}"
 
 
 @click.command()
@@ -128,12 +138,18 @@ def _status_lines(progress: Progress) -> Iterator[str]:
 @NAMESPACE
 @OF_JOB
 @click.pass_obj
-def scale(place: Place, name: str, workers: int, namespace: str, dry_run: bool) -> None:  # noqa: FBT001 - click passes flags so
+def scale(
+    connection: ConnectionOptions,
+    name: str,
+    workers: int,
+    namespace: str,
+    dry_run: bool,  # noqa: FBT001 - click passes flags so
+) -> None:
     """Set a job's number of worker replicas; no step is lost that need not be."""
-    key = key_of(namespace, name)
-    with place.client() as rover:
+    key = parse_name(namespace, name)
+    with connection.client() as rover:
         if dry_run:
-            tell_change(rover, patches.size(rover.get(key), workers))
+            print_change_diff(rover, patches.resize_job(rover.get(key), workers))
             return
         job = rover.scale(key, workers)
         click.echo(f"{job.key} has {workers} worker replicas")
@@ -147,7 +163,7 @@ def scale(place: Place, name: str, workers: int, namespace: str, dry_run: bool) 
 @click.option("--tail", type=int, help="Only the last lines.")
 @click.pass_obj
 def logs(  # noqa: PLR0917 - click passes options by name
-    place: Place,
+    connection: ConnectionOptions,
     name: str,
     pod: str | None,
     namespace: str,
@@ -155,8 +171,8 @@ def logs(  # noqa: PLR0917 - click passes options by name
     tail: int | None,
 ) -> None:
     """Print what a pod printed so far, the first one if none is named."""
-    with place.client() as rover:
-        text = rover.logs(key_of(namespace, name), pod, container=container, tail=tail)
+    with connection.client() as rover:
+        text = rover.logs(parse_name(namespace, name), pod, container=container, tail=tail)
         click.echo(text, nl=False)
 
 
@@ -165,11 +181,11 @@ def logs(  # noqa: PLR0917 - click passes options by name
 @NAMESPACE
 @FORMAT
 @click.pass_obj
-def events(place: Place, name: str, namespace: str, output: str) -> None:
+def events(connection: ConnectionOptions, name: str, namespace: str, output: str) -> None:
     """Print a job's story."""
-    with place.client() as rover:
-        found = rover.events(key_of(namespace, name))
-        tell(found, output, *(Text(event_line(event)) for event in found))
+    with connection.client() as rover:
+        found = rover.events(parse_name(namespace, name))
+        print_value(found, output, *(Text(format_event(event)) for event in found))
 
 
 @click.command()
@@ -182,10 +198,12 @@ def events(place: Place, name: str, namespace: str, output: str) -> None:
     help="File to write [default: NAME.html].",
 )
 @click.pass_obj
-def report(place: Place, name: str, namespace: str, output: pathlib.Path | None) -> None:
+def report(
+    connection: ConnectionOptions, name: str, namespace: str, output: pathlib.Path | None
+) -> None:
     """Write a run's report, one HTML file that needs nothing else."""
-    with place.client() as rover:
-        key = key_of(namespace, name)
+    with connection.client() as rover:
+        key = parse_name(namespace, name)
         target = output or pathlib.Path(f"{key.name}.html")
         click.echo(str(rover.report(key, target)))
 
@@ -194,10 +212,10 @@ def report(place: Place, name: str, namespace: str, output: pathlib.Path | None)
 @NAME
 @NAMESPACE
 @click.pass_obj
-def delete(place: Place, name: str, namespace: str) -> None:
+def delete(connection: ConnectionOptions, name: str, namespace: str) -> None:
     """Delete a job with its pods; checkpoints on claims and its record stay."""
-    with place.client() as rover:
-        rover.delete(key_of(namespace, name))
+    with connection.client() as rover:
+        rover.delete(parse_name(namespace, name))
         click.echo(f"{name} deleted")
 
 

@@ -25,9 +25,9 @@ from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.cli import job_tables
 from rover_kf.client import RoverClient
-from rover_kf.client.current_record import Present
+from rover_kf.client.current_record import CurrentRecords
 from rover_kf.report import page
-from rover_kf.report.page import JobRow, Live
+from rover_kf.report.page import JobRow, LiveOptions
 
 KINDS = (names.PYTORCHJOB, names.TFJOB)
 
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class PageResponse:
     """To one GET."""
 
     status: int
@@ -47,7 +47,7 @@ class Answer:
     kind: str = "text/plain"
 
 
-class Pages:
+class LiveViewPages:
     """All pages of the live view.
 
     A look serves everybody who asks within half the time between two: more windows of a browser
@@ -65,53 +65,57 @@ class Pages:
     ) -> None:
         self._rover = rover
         self._namespace, self._every, self._seconds = namespace, every, seconds
-        self._present = Present(rover.cluster, rover.history)
+        self._present = CurrentRecords(rover.cluster, rover.history)
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, str, Answer]] = {}
+        self._cached: dict[str, tuple[float, str, PageResponse]] = {}
 
-    def answer(self, path: str, nonce: str) -> Answer:
+    def respond(self, path: str, nonce: str) -> PageResponse:
         """The page of a path, its script bearing the nonce."""
         with self._lock:
             now = time.monotonic()
-            self._kept = {
-                name: kept for name, kept in self._kept.items() if now - kept[0] < self._seconds / 2
+            self._cached = {
+                name: kept
+                for name, kept in self._cached.items()
+                if now - kept[0] < self._seconds / 2
             }
-            if path not in self._kept:
-                self._kept[path] = (now, nonce, self._made(path, nonce))
-            _, held, found = self._kept[path]
+            if path not in self._cached:
+                self._cached[path] = (now, nonce, self._render(path, nonce))
+            _, held, found = self._cached[path]
             return dataclasses.replace(found, text=found.text.replace(held, nonce))
 
-    def _made(self, path: str, nonce: str) -> Answer:
-        live = Live(self._seconds, nonce)
+    def _render(self, path: str, nonce: str) -> PageResponse:
+        live = LiveOptions(self._seconds, nonce)
         try:
             if path == "/":
-                return Answer(200, self._jobs(live), "text/html")
+                return PageResponse(200, self._jobs(live), "text/html")
             match [urllib.parse.unquote(part) for part in path.split("/")]:
                 case ["", "jobs", namespace, kind, name] if _is_key(namespace, kind, name):
-                    return Answer(200, self._job(JobKey(namespace, name, kind), live), "text/html")
-        except errors.JobNotFound as error:
-            return Answer(404, str(error))
+                    return PageResponse(
+                        200, self._job(JobKey(namespace, name, kind), live), "text/html"
+                    )
+        except errors.NoSuchJob as error:
+            return PageResponse(404, str(error))
         except errors.RoverError as error:
-            return Answer(503, str(error))
-        return Answer(404, "there are / and /jobs/NAMESPACE/KIND/NAME")
+            return PageResponse(503, str(error))
+        return PageResponse(404, "there are / and /jobs/NAMESPACE/KIND/NAME")
 
-    def _jobs(self, live: Live) -> str:
+    def _jobs(self, live: LiveOptions) -> str:
         found = sorted(self._rover.list(self._namespace), key=lambda job: (job.finished, job.key))
         rows = [self._row(job) for job in found if self._every or not job.finished]
         where = f"namespace {self._namespace}" if self._namespace else "all namespaces"
         shown = "also those that have ended" if self._every else "those at work"
         return page.render_jobs(
-            rows, columns=job_tables.COLUMNS[1:], place=f"{where}, {shown}", live=live
+            rows, columns=job_tables.COLUMNS[1:], caption=f"{where}, {shown}", live=live
         )
 
     def _row(self, job: ObservedJob) -> JobRow:
         progress = self._rover.progress(job.key)
         parts = (job.key.namespace, job.key.kind, job.key.name)
         address = "/jobs/" + "/".join(urllib.parse.quote(part, safe="") for part in parts)
-        _, _, *cells = job_tables.cells(progress)  # its key is told as a whole
-        return JobRow(str(job.key), address, tuple(cells), bad=job_tables.failed(progress))
+        _, _, *cells = job_tables.status_cells(progress)  # its key is told as a whole
+        return JobRow(str(job.key), address, tuple(cells), bad=job_tables.has_failed(progress))
 
-    def _job(self, key: JobKey, live: Live) -> str:
+    def _job(self, key: JobKey, live: LiveOptions) -> str:
         return page.render(self._present.record(key, time.time()), live=live)
 
 
@@ -119,7 +123,7 @@ def _is_key(namespace: str, kind: str, name: str) -> bool:
     return kind in KINDS and all(_NAME.fullmatch(one) for one in (namespace, name))
 
 
-Ask = Callable[[str, str], Answer]
+PageHandler = Callable[[str, str], PageResponse]
 
 
 """Path and nonce to an answer."""
@@ -135,7 +139,7 @@ REQUEST_SECONDS = 10.0
 
 
 @final
-class Web:
+class LiveViewServer:
     """Serves pages while the block runs.
 
     Args:
@@ -143,12 +147,14 @@ class Web:
         port: of HOST; 0: any that is free.
     """
 
-    def __init__(self, ask: Ask, port: int) -> None:
-        self._ask, self._port = ask, port
+    def __init__(self, get_page: PageHandler, port: int) -> None:
+        self._get_page, self._port = get_page, port
 
-    def __enter__(self) -> Web:
+    def __enter__(self) -> LiveViewServer:
         try:
-            self._server = http.server.ThreadingHTTPServer((HOST, self._port), _handler(self._ask))
+            self._server = http.server.ThreadingHTTPServer(
+                (HOST, self._port), _make_handler(self._get_page)
+            )
         except OSError as cause:
             raise errors.InputError(
                 f"port {self._port} of {HOST} cannot be used: {cause}; allowed: another --port, "
@@ -175,14 +181,14 @@ class Web:
         return f"http://{HOST}:{self._server.server_port}/"
 
 
-def _handler(ask: Ask) -> type[http.server.BaseHTTPRequestHandler]:
+def _make_handler(get_page: PageHandler) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = REQUEST_SECONDS
         server_version, sys_version = "rover-kf", ""
 
         def do_GET(self) -> None:
             nonce = secrets.token_urlsafe(16)
-            answer = self._answer(nonce)
+            answer = self._respond(nonce)
             body = answer.text.encode()
             self.send_response(answer.status)
             self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
@@ -192,12 +198,12 @@ def _handler(ask: Ask) -> type[http.server.BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body)
 
-        def _answer(self, nonce: str) -> Answer:
+        def _respond(self, nonce: str) -> PageResponse:
             port = self.connection.getsockname()[1]
             if self.headers.get("Host", "") not in {f"{HOST}:{port}", f"localhost:{port}"}:
-                return Answer(421, f"this is {HOST}:{port} and nothing else")
+                return PageResponse(421, f"this is {HOST}:{port} and nothing else")
             path = self.path.partition("?")[0]
-            return Answer(204, "") if path == "/favicon.ico" else ask(path, nonce)
+            return PageResponse(204, "") if path == "/favicon.ico" else get_page(path, nonce)
 
         def log_message(self, *_: object) -> None:
             """Nothing: the terminal has the address."""

@@ -26,7 +26,7 @@ from rover_kf.cli import (
     trace,
     train,
 )
-from rover_kf.cli.connection_options import Place
+from rover_kf.cli.connection_options import ConnectionOptions
 from rover_kf.cli.pause_resume import VERBS as STEERING
 from rover_kf.client import settings
 
@@ -35,7 +35,7 @@ from rover_kf.client import settings
 @click.version_option(rover_kf.__version__, prog_name="rover-kf")
 @click.option(
     "--on",
-    type=click.Choice(settings.PLACES),
+    type=click.Choice(settings.CLUSTERS),
     help="Where jobs are [default: $ROVER_KF_ON, else embedded].",
 )
 @click.option("--state", type=click.Path(path_type=pathlib.Path), help="Folder of embedded jobs.")
@@ -45,7 +45,7 @@ def cli(
     ctx: click.Context, on: str | None, state: pathlib.Path | None, context: str | None
 ) -> None:
     """Elastic, fault-tolerant training for plain Kubeflow PyTorchJobs."""
-    ctx.obj = Place(on=on, state=state, context=context)
+    ctx.obj = ConnectionOptions(cluster=on, state=state, context=context)
 
 
 BEFORE = (*run.VERBS, *train.VERBS, *patch.VERBS, *recommend.VERBS, *simulate.VERBS)

@@ -28,7 +28,7 @@ FORMAT = click.option(
 _WIDE = 10_000
 
 
-def show(*parts: RenderableType) -> None:
+def print_parts(*parts: RenderableType) -> None:
     """Print for people, one below the other.
 
     In a pipe or a file lines are as long as they are, to be searched. On a terminal cells are
@@ -56,7 +56,7 @@ def _print_table(console: Console, table: Table) -> None:
     console.size = size
 
 
-def tell(value: object, form: str, *parts: RenderableType) -> None:
+def print_value(value: object, form: str, *parts: RenderableType) -> None:
     """Print a value.
 
     Args:
@@ -69,4 +69,4 @@ def tell(value: object, form: str, *parts: RenderableType) -> None:
     elif form == "yaml":
         click.echo(yaml.safe_dump(codec.encode(value), sort_keys=False, width=100), nl=False)
     else:
-        show(*parts)
+        print_parts(*parts)

@@ -11,11 +11,11 @@ import click
 
 from rover_kf import errors
 from rover_kf.api.jobs import Manifest
-from rover_kf.cli.connection_options import Place
+from rover_kf.cli.connection_options import ConnectionOptions
 from rover_kf.client import RoverClient, manifests, text_file
-from rover_kf.client.manifests import Source
-from rover_kf.client.patches import Change
-from rover_kf.client.storage_bandwidth import paced
+from rover_kf.client.manifests import ManifestSource
+from rover_kf.client.patches import JobChange
+from rover_kf.client.storage_bandwidth import apply_storage_bandwidth
 from rover_kf.history import open_history
 from rover_kf.injection import patch_diff
 from rover_kf.injection.inject import Injected, inject
@@ -34,20 +34,27 @@ OF_JOB = click.option(
 @click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="File to write.")
 @click.option("--diff", "--dry-run", is_flag=True, help="Show what would change instead.")
 @click.pass_obj
-def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: bool) -> None:  # noqa: FBT001 - click passes flags so
+def patch(
+    connection: ConnectionOptions,
+    file: pathlib.Path,
+    output: pathlib.Path | None,
+    diff: bool,  # noqa: FBT001 - click passes flags so
+) -> None:
     """Print the file with the job patched, ready for ``kubectl apply -f -``.
 
     How long a pod may take to end goes by what its storage took in earlier runs, if the history
     knows of any; standard error says so. Patching a patched file changes nothing.
     """
     source = manifests.load(file)
-    told = place.read_settings()
-    with contextlib.closing(open_history.at(told.history)) as history:
-        known, learnt = paced(source, history) if told.has_history else (source, "")
+    told = connection.read_settings()
+    with contextlib.closing(open_history.open_history(told.history)) as history:
+        known, learnt = (
+            apply_storage_bandwidth(source, history) if told.has_history else (source, "")
+        )
     done = inject(known.job, settings=told.injection, source=source.name)
     for note in filter(None, (learnt, *done.notes)):
         click.echo(note, err=True)
-    job = _told(source, done)
+    job = _patched_job(source, done)
     text = source.with_job(job).to_yaml()
     if diff:
         text = patch_diff.diff(source.job, job, source=source.name)
@@ -57,36 +64,36 @@ def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: b
         text_file.write(output, text)
 
 
-def tell_difference(rover: RoverClient, file: pathlib.Path) -> None:
+def print_patch_diff(rover: RoverClient, file: pathlib.Path) -> None:
     """Print as a diff what submitting a file would change of it.
 
     Raises:
         InputError: it would be refused.
     """
     source = manifests.load(file)
-    job = _told(source, rover.patch(file))
+    job = _patched_job(source, rover.patch(file))
     click.echo(patch_diff.diff(source.job, job, source=source.name), nl=False)
 
 
-def tell_change(rover: RoverClient, wanted: Change) -> None:
+def print_change_diff(rover: RoverClient, change: JobChange) -> None:
     """Print as a diff what a verb would write on a job.
 
     Raises:
         InputError: the API server, or a webhook, would refuse it.
     """
-    if wanted.patch and (why := rover.cluster.try_patch(wanted.job.key, wanted.patch)):
+    if change.patch and (why := rover.cluster.dry_run_patch(change.job.key, change.patch)):
         raise errors.InputError(why)
-    click.echo(wanted.difference, nl=False)
-    if not wanted.difference:
-        click.echo(f"nothing would change: {wanted.job.key} is so already", err=True)
+    click.echo(change.diff, nl=False)
+    if not change.diff:
+        click.echo(f"nothing would change: {change.job.key} is so already", err=True)
 
 
-def _told(source: Source, done: Injected) -> Manifest:
+def _patched_job(source: ManifestSource, injected: Injected) -> Manifest:
     """The patched job, after its warnings were told."""
-    for event in done.warnings:
+    for event in injected.warnings:
         click.echo(f"warning: {event.message}", err=True)
     # Equal but for the order of keys is equal: a patched file comes out as it went in.
-    return source.job if done.manifest == source.job else done.manifest
+    return source.job if injected.manifest == source.job else injected.manifest
 
 
 VERBS = (patch,)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import click
 from rich.text import Text
 
-from rover_kf.cli.connection_options import Place
+from rover_kf.cli.connection_options import ConnectionOptions
 from rover_kf.cli.job_verbs import NAME, NAMESPACE
-from rover_kf.cli.output import FORMAT, tell
-from rover_kf.cli.patch import OF_JOB, tell_change
+from rover_kf.cli.output import FORMAT, print_value
+from rover_kf.cli.patch import OF_JOB, print_change_diff
 from rover_kf.client import patches
-from rover_kf.client.explain import Explained, Explanation, RaisedCpu, RaisedMemory
-from rover_kf.client.job_name import key_of
+from rover_kf.client.explain import DecisionOutcome, Explanation, RaisedCpu, RaisedMemory
+from rover_kf.client.job_name import parse_name
 from rover_kf.injection.quantities import format_bytes, format_millicores
 
 
@@ -30,7 +30,7 @@ from rover_kf.injection.quantities import format_bytes, format_millicores
 @OF_JOB
 @click.pass_obj
 def pause(  # noqa: PLR0917 - click passes options by name
-    place: Place,
+    connection: ConnectionOptions,
     name: str,
     namespace: str,
     wait: float,
@@ -38,10 +38,10 @@ def pause(  # noqa: PLR0917 - click passes options by name
     dry_run: bool,  # noqa: FBT001 - the same
 ) -> int:
     """Suspend a job: its pods save, make that durable, and end; exit code 1 if they do not."""
-    key = key_of(namespace, name)
-    with place.client() as rover:
+    key = parse_name(namespace, name)
+    with connection.client() as rover:
         if dry_run:
-            tell_change(rover, patches.suspension(rover.get(key), force=force))
+            print_change_diff(rover, patches.suspend_job(rover.get(key), force=force))
             return 0
         done = rover.pause(key, wait=wait, force=force)
     durable = "nothing" if done.durable_step is None else f"step {done.durable_step} or later"
@@ -56,12 +56,12 @@ def pause(  # noqa: PLR0917 - click passes options by name
 @NAMESPACE
 @OF_JOB
 @click.pass_obj
-def resume(place: Place, name: str, namespace: str, dry_run: bool) -> None:  # noqa: FBT001 - click passes flags so
+def resume(connection: ConnectionOptions, name: str, namespace: str, dry_run: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Let a suspended job go on from where it was."""
-    key = key_of(namespace, name)
-    with place.client() as rover:
+    key = parse_name(namespace, name)
+    with connection.client() as rover:
         if dry_run:
-            tell_change(rover, patches.resumption(rover.get(key)))
+            print_change_diff(rover, patches.resume_job(rover.get(key)))
             return
         job = rover.resume(key)
         click.echo(f"{job.key} goes on with {job.nodes} pods")
@@ -73,68 +73,74 @@ def resume(place: Place, name: str, namespace: str, dry_run: bool) -> None:  # n
 @FORMAT
 @click.option("--last", type=int, default=20, show_default=True, help="Decisions to show.")
 @click.pass_obj
-def explain(place: Place, name: str, namespace: str, output: str, last: int) -> None:
+def explain(
+    connection: ConnectionOptions, name: str, namespace: str, output: str, last: int
+) -> None:
     """Say why a job has its size: each decision, what it reckoned with and what came of it.
 
     The history of its controller ($ROVER_KF_HISTORY) has a job's decisions from its beginning on,
     of alike ones to stay the first and the newest; without it the job's own annotation tells the
     last few.
     """
-    with place.client() as rover:
-        found = rover.explain(key_of(namespace, name))
-    tell(found, output, *map(Text, lines(found, last)))
+    with connection.client() as rover:
+        found = rover.explain(parse_name(namespace, name))
+    print_value(found, output, *map(Text, format_explanation(found, last)))
 
 
-def lines(found: Explanation, last: int) -> Iterator[str]:
+def format_explanation(explanation: Explanation, last: int) -> Iterator[str]:
     """An explanation for a terminal."""
-    yield f"{found.job}: {found.replicas} Worker replicas, {found.mode}, allowed {found.allowed}"
-    if found.left_alone:
-        yield f"left alone: {found.left_alone}"
-    if found.under_way:
-        yield f"under way: {found.under_way}"
-    yield from _banned(found)
-    for raised in found.memory:
-        yield _memory(raised)
-    for cores in found.cpu:
-        yield _cpu(cores)
-    for effect in found.servers:
+    yield (
+        f"{explanation.job}: {explanation.replicas} Worker replicas, {explanation.mode}, "
+        f"allowed {explanation.allowed}"
+    )
+    if explanation.unmanaged_reason:
+        yield f"left alone: {explanation.unmanaged_reason}"
+    if explanation.pending_change:
+        yield f"under way: {explanation.pending_change}"
+    yield from _format_bans(explanation)
+    for raised in explanation.memory:
+        yield _format_memory_raise(raised)
+    for cores in explanation.cpu:
+        yield _format_cpu_raise(cores)
+    for effect in explanation.servers:
         yield (
-            f"{effect.what}: {effect.steps_per_second:.3g} ({effect.lower:.3g}-{effect.upper:.3g}) "
+            f"{effect.description}: {effect.steps_per_second:.3g} "
+            f"({effect.lower:.3g}-{effect.upper:.3g}) "
             f"steps/s expected, {effect.gain:.2f} times"
         )
-    if not found.decisions:
+    if not explanation.decisions:
         yield "no decision yet"
-    for one in found.decisions[-last:]:
-        yield from _decision(one)
-    if found.decisions:
-        yield f"(from the {found.source})"
+    for one in explanation.decisions[-last:]:
+        yield from _format_decision(one)
+    if explanation.decisions:
+        yield f"(from the {explanation.source})"
 
 
-def _banned(found: Explanation) -> Iterator[str]:
-    for size, until in found.banned:
-        yield f"not tried until {_clock(until)}: {size} replicas"
-    for workers, servers, until in found.banned_setups:
-        yield f"not tried until {_clock(until)}: {workers} workers with {servers} PS"
+def _format_bans(explanation: Explanation) -> Iterator[str]:
+    for size, until in explanation.banned:
+        yield f"not tried until {_format_time(until)}: {size} replicas"
+    for workers, servers, until in explanation.banned_setups:
+        yield f"not tried until {_format_time(until)}: {workers} workers with {servers} PS"
 
 
-def _memory(raised: RaisedMemory) -> str:
+def _format_memory_raise(raised: RaisedMemory) -> str:
     limits = f"{format_bytes(raised.stated)} -> {format_bytes(raised.limit)}"
-    when = f"{_clock(raised.at)} " if raised.at else ""
-    why = raised.why or "by what the run before needed"
+    when = f"{_format_time(raised.raised_at)} " if raised.raised_at else ""
+    why = raised.reason or "by what the run before needed"
     return f"{when}memory limit of {raised.replicas} replicas {limits}: {why}"
 
 
-def _cpu(raised: RaisedCpu) -> str:
+def _format_cpu_raise(raised: RaisedCpu) -> str:
     limits = f"{format_millicores(raised.stated)} -> {format_millicores(raised.limit)}"
-    when = f"{_clock(raised.at)} " if raised.at else ""
-    return f"{when}CPU limit of {raised.replicas} replicas {limits}: {raised.why}"
+    when = f"{_format_time(raised.raised_at)} " if raised.raised_at else ""
+    return f"{when}CPU limit of {raised.replicas} replicas {limits}: {raised.reason}"
 
 
-def _decision(one: Explained) -> Iterator[str]:
-    told = one.decision
+def _format_decision(outcome: DecisionOutcome) -> Iterator[str]:
+    told = outcome.decision
     unit = "steps/s" if told.servers else "samples/s"
     done = ", applied" if told.applied else ""
-    yield f"{_clock(told.at)} {told.action} {told.change}{done}: {told.reason}"
+    yield f"{_format_time(told.at)} {told.action} {told.change}{done}: {told.reason}"
     parts = [
         f"{told.windows} windows at {told.measured:.1f} {unit}",
         f"{told.seconds_left:.0f} s of work left",
@@ -145,14 +151,14 @@ def _decision(one: Explained) -> Iterator[str]:
     ]
     yield f"         from {', '.join(parts)}"
     if told.action != "stay":
-        then = f"measured then {one.measured_then:.1f} ({one.gain:.2f} times)"
-        then = then if one.measured_then else "not measured yet"
+        then = f"measured then {outcome.measured_then:.1f} ({outcome.gain:.2f} times)"
+        then = then if outcome.measured_then else "not measured yet"
         gain = f"{told.predicted:.1f} {unit} ({told.predicted_gain:.2f} times)"
         yield f"         predicted {gain}, {then}"
 
 
-def _clock(at: float) -> str:
-    return dt.datetime.fromtimestamp(at).astimezone().strftime("%T")
+def _format_time(timestamp: float) -> str:
+    return dt.datetime.fromtimestamp(timestamp).astimezone().strftime("%T")
 
 
 VERBS = (pause, resume, explain)

@@ -14,8 +14,8 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.decisions import Recommendation
 from rover_kf.cli import recommendation_text
-from rover_kf.cli.connection_options import Place
-from rover_kf.cli.output import show
+from rover_kf.cli.connection_options import ConnectionOptions
+from rover_kf.cli.output import print_parts
 from rover_kf.client.scripts.script_dry_run import DryRun
 from rover_kf.injection import quantities
 from rover_kf.recommender.constraints import Constraints
@@ -42,7 +42,7 @@ FORMATS = ("table", "json", "yaml")
 @click.option("--trained", help="Of these parameters, those that are trained (LoRA), such as 20M.")
 @click.option("--value-of-time", default=2.0, show_default=True, help="2 minds cost, 8 a deadline.")
 @click.pass_obj
-def recommend(place: Place, /, file: pathlib.Path, **given: Any) -> None:
+def recommend(connection: ConnectionOptions, /, file: pathlib.Path, **given: Any) -> None:
     """Say which sizes to ask for, how sure that is, why, and what they cost."""
     prices = PriceTable.read(given["prices"]) if given["prices"] else None
     tried = None
@@ -50,34 +50,36 @@ def recommend(place: Place, /, file: pathlib.Path, **given: Any) -> None:
         tried = DryRun(given["steps"], batch_option=given["batch_option"], fake=given["fake"])
     limits = Constraints(
         max_replicas=given["max_replicas"],
-        max_cpu=_amount("--max-cpu", given["max_cpu"]),
-        max_memory=_amount("--max-memory", given["max_memory"]),
-        accelerator_memory=_amount("--accelerator-memory", given["accelerator_memory"]),
-        network_bytes_per_second=_amount("--network", given["network"]),
+        max_cpu=_parse_amount("--max-cpu", given["max_cpu"]),
+        max_memory=_parse_amount("--max-memory", given["max_memory"]),
+        accelerator_memory=_parse_amount("--accelerator-memory", given["accelerator_memory"]),
+        network_bytes_per_second=_parse_amount("--network", given["network"]),
         value_of_time=given["value_of_time"],
     )
-    with place.client() as rover:
+    with connection.client() as rover:
         found = rover.recommend(
             file,
             dry_run=tried,
             constraints=limits,
             prices=prices,
-            parameters=_amount("--parameters", given["parameters"]),
-            trained=_amount("--trained", given["trained"]),
+            parameters=_parse_amount("--parameters", given["parameters"]),
+            trained=_parse_amount("--trained", given["trained"]),
         )
-    _print(found, "json" if given["as_json"] else given["output"])
+    _print_recommendation(found, "json" if given["as_json"] else given["output"])
 
 
-def _print(found: Recommendation, form: str) -> None:
+def _print_recommendation(recommendation: Recommendation, form: str) -> None:
     if form == "json":
-        click.echo(codec.dumps(found).decode())
+        click.echo(codec.dumps(recommendation).decode())
     elif form == "yaml":
-        click.echo(yaml.safe_dump(codec.encode(found), sort_keys=False, width=100), nl=False)
+        click.echo(
+            yaml.safe_dump(codec.encode(recommendation), sort_keys=False, width=100), nl=False
+        )
     else:
-        show(*recommendation_text.tables(found))
+        print_parts(*recommendation_text.render_recommendation(recommendation))
 
 
-def _amount(option: str, value: str | None) -> float | None:
+def _parse_amount(option: str, value: str | None) -> float | None:
     if value is None:
         return None
     try:

@@ -13,7 +13,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1024
 
 
-def amount(value: float, unit: str) -> str:
+def format_amount(value: float, unit: str) -> str:
     """A number with its unit, bytes in powers of 1024."""
     if unit in ("bytes", "B", "bytes/s"):
         power = 0
@@ -23,37 +23,44 @@ def amount(value: float, unit: str) -> str:
     return f"{value:.4g} {unit}".strip()
 
 
-def tables(found: Recommendation) -> list[RenderableType]:
+def render_recommendation(recommendation: Recommendation) -> list[RenderableType]:
     """All of it: sizes, other ways to train, cost, what could not be looked at."""
-    parts: list[RenderableType] = [table(found)]
-    if found.proposals:
-        parts.append(_proposals(found.proposals))
-    if found.cost is not None:
-        parts.append(cost_line(found.cost))
-    parts += [f"note: {note}" for note in found.notes]
+    parts: list[RenderableType] = [size_table(recommendation)]
+    if recommendation.proposals:
+        parts.append(_proposal_table(recommendation.proposals))
+    if recommendation.cost is not None:
+        parts.append(format_cost(recommendation.cost))
+    parts += [f"note: {note}" for note in recommendation.notes]
     return parts
 
 
-def table(found: Recommendation) -> Table:
+def size_table(recommendation: Recommendation) -> Table:
     """Sizes with their intervals and where they come from."""
-    made = Table("size", "target", "between", "from", "why", title=f"sizes for {found.job}")
-    for item in found.quantities:
+    made = Table(
+        "size", "target", "between", "from", "why", title=f"sizes for {recommendation.job}"
+    )
+    for item in recommendation.quantities:
         made.add_row(
-            item.name, amount(item.target, item.unit), _between(item), _basis(item), item.why
+            item.name,
+            format_amount(item.target, item.unit),
+            _format_interval(item),
+            _format_basis(item),
+            item.why,
         )
     return made
 
 
-def lines(found: Recommendation) -> list[str]:
+def format_lines(recommendation: Recommendation) -> list[str]:
     """The same, one line a size."""
     return [
-        f"recommend {item.name}: {amount(item.target, item.unit)} ({_between(item)}; "
-        f"{_basis(item)}): {item.why}"
-        for item in found.quantities
+        f"recommend {item.name}: {format_amount(item.target, item.unit)} "
+        f"({_format_interval(item)}; "
+        f"{_format_basis(item)}): {item.why}"
+        for item in recommendation.quantities
     ]
 
 
-def cost_line(cost: Cost) -> str:
+def format_cost(cost: Cost) -> str:
     """What it costs, in one line."""
     unit = f" {cost.currency}".rstrip()
     total = "" if cost.total is None else f", {cost.total:.2f}{unit} for the run"
@@ -63,24 +70,24 @@ def cost_line(cost: Cost) -> str:
     )
 
 
-def _proposals(found: tuple[Proposal, ...]) -> Table:
+def _proposal_table(proposals: tuple[Proposal, ...]) -> Table:
     made = Table("strategy", "precision", "accumulate", "batch", "memory", "step", "why")
-    for one in found:
+    for one in proposals:
         made.add_row(
             one.strategy,
             one.precision,
             str(one.accumulation),
             str(one.batch),
-            amount(one.memory, "bytes"),
+            format_amount(one.memory, "bytes"),
             f"{one.step_seconds:.3g} s" if one.step_seconds else "not known",
             one.why,
         )
     return made
 
 
-def _between(item: Quantity) -> str:
-    return f"{amount(item.lower, item.unit)} to {amount(item.upper, item.unit)}"
+def _format_interval(item: Quantity) -> str:
+    return f"{format_amount(item.lower, item.unit)} to {format_amount(item.upper, item.unit)}"
 
 
-def _basis(item: Quantity) -> str:
+def _format_basis(item: Quantity) -> str:
     return f"{item.basis}, {item.effective_samples:.3g} samples"

@@ -10,8 +10,8 @@ import click
 from rich.console import Console
 
 from rover_kf.cli import foreground_job, recommendation_text
-from rover_kf.cli.connection_options import Place
-from rover_kf.cli.patch import DRY_RUN, tell_difference
+from rover_kf.cli.connection_options import ConnectionOptions
+from rover_kf.cli.patch import DRY_RUN, print_patch_diff
 from rover_kf.client import RoverClient
 
 
@@ -22,7 +22,7 @@ from rover_kf.client import RoverClient
 @DRY_RUN
 @click.pass_obj
 def run(
-    place: Place,
+    connection: ConnectionOptions,
     file: pathlib.Path,
     inject: bool,  # noqa: FBT001 - click passes flags so
     report: pathlib.Path | None,
@@ -32,13 +32,13 @@ def run(
 
     Ctrl-C drains the job and leaves nothing behind; checkpoints on its claims stay.
     """
-    foreground_job.end_on_sigterm()
-    with place.embedded() as rover:
+    foreground_job.exit_on_sigterm()
+    with connection.embedded() as rover:
         if dry_run:
-            tell_difference(rover, file)
+            print_patch_diff(rover, file)
             return 0
         _recommend(rover, file, Console())
-        return foreground_job.to_its_end(
+        return foreground_job.run_to_end(
             rover, lambda: rover.submit(file, inject=inject).key, report if inject else None
         )
 
@@ -46,9 +46,9 @@ def run(
 def _recommend(rover: RoverClient, file: pathlib.Path, console: Console) -> None:
     found = rover.recommend(file)
     if console.is_terminal:
-        console.print(recommendation_text.table(found))
+        console.print(recommendation_text.size_table(found))
     else:
-        click.echo("\n".join(recommendation_text.lines(found)))
+        click.echo("\n".join(recommendation_text.format_lines(found)))
 
 
 VERBS = (run,)

@@ -12,12 +12,12 @@ import click
 from rich.table import Table
 
 from rover_kf import errors
-from rover_kf.cli.output import show
+from rover_kf.cli.output import print_parts
 from rover_kf.client import text_file
 from rover_kf.report import charts, number_text
 from rover_kf.report import page as report_page
-from rover_kf.report.charts import Span, Words
-from rover_kf.report.page import Comparison
+from rover_kf.report.charts import ChartSpan, Labels
+from rover_kf.report.page import PolicyComparison
 from rover_kf.report.svg_shapes import Chart
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ def simulate(  # noqa: PLR0917 - click passes them by name
     from rover_kf.simulation.fleet_policies import FLEET_POLICIES  # noqa: PLC0415
 
     found = traces.read(folder)
-    names = _known(policies.split(","), list(FLEET_POLICIES), "policy")
+    names = _check_names(policies.split(","), list(FLEET_POLICIES), "policy")
     loads = suite.runnable(found)
     if not loads:
         raise errors.InputError(
             f"{folder} holds no workload all of whose models have tables and work; allowed: "
             "workloads/*.csv that name folders with placements.csv and validation-*.csv"
         )
-    (name,) = _known([workload or loads[0]], loads, "workload")
+    (name,) = _check_names([workload or loads[0]], loads, "workload")
     shape = dataclasses.replace(
         suite.shape_for(found, restart, nodes), node_failures_a_day=failures
     )
@@ -78,23 +78,23 @@ def simulate(  # noqa: PLR0917 - click passes them by name
     table = Table(*COLUMNS)
     for row in rows:
         table.add_row(*row)
-    show(table)
+    print_parts(table)
     if output is not None:
         about = (
             f"{len(found.workloads[name])} jobs of {name} on {nodes} nodes of {shape.per_node} "
             f"replicas; a change costs {number_text.seconds(restart)}, "
             f"a node fails {failures:g} times a day."
         )
-        drawings = tuple(_drawing(policy, outcome) for policy, outcome in outcomes.items())
-        page = Comparison(f"{name}: policies compared", about, COLUMNS, rows, drawings)
+        drawings = tuple(_make_chart(policy, outcome) for policy, outcome in outcomes.items())
+        page = PolicyComparison(f"{name}: policies compared", about, COLUMNS, rows, drawings)
         text_file.write(output, report_page.render_comparison(page))
 
 
-def _known(wanted: list[str], allowed: list[str], kind: str) -> list[str]:
-    unknown = [name for name in wanted if name not in allowed]
+def _check_names(requested: list[str], allowed: list[str], kind: str) -> list[str]:
+    unknown = [name for name in requested if name not in allowed]
     if unknown:
         raise errors.InputError(f"no {kind} {unknown[0]!r}; allowed: {', '.join(allowed)}")
-    return wanted
+    return requested
 
 
 def _row(policy: str, outcome: FleetOutcome) -> tuple[str, ...]:
@@ -108,17 +108,18 @@ def _row(policy: str, outcome: FleetOutcome) -> tuple[str, ...]:
     )
 
 
-def _drawing(policy: str, outcome: FleetOutcome) -> Chart:
+def _make_chart(policy: str, outcome: FleetOutcome) -> Chart:
     spans = [
-        Span(start, end, count, "node", f"{count} replicas") for start, end, count in outcome.in_use
+        ChartSpan(start, end, count, "node", f"{count} replicas")
+        for start, end, count in outcome.in_use
     ]
-    words = Words(
+    words = Labels(
         f"in-use-{policy}",
         f"{policy}: replicas in use",
         "Replicas that jobs had, from the first arrival to the last end.",
         (("node", "replicas"),),
     )
-    return charts.draw(words, charts.Content(spans), period=(0.0, outcome.makespan_seconds))
+    return charts.draw_chart(words, charts.ChartData(spans), period=(0.0, outcome.makespan_seconds))
 
 
 VERBS = (simulate,)

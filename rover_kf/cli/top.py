@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rover_kf.cli import job_tables
-from rover_kf.cli.connection_options import Place
-from rover_kf.cli.live_view import Pages, Web
-from rover_kf.cli.output import FORMAT, tell
+from rover_kf.cli.connection_options import ConnectionOptions
+from rover_kf.cli.live_view import LiveViewPages, LiveViewServer
+from rover_kf.cli.output import FORMAT, print_value
 from rover_kf.client import Progress, RoverClient
 from rover_kf.system.signals import StopSignals
 
@@ -40,7 +40,7 @@ _PAUSE_SECONDS = 0.1
 @FORMAT
 @click.pass_obj
 def top(  # noqa: PLR0917 - click passes options by name
-    place: Place,
+    connection: ConnectionOptions,
     namespace: str | None,
     every: bool,  # noqa: FBT001 - click passes flags so
     seconds: float,
@@ -51,50 +51,57 @@ def top(  # noqa: PLR0917 - click passes options by name
 ) -> None:
     """Show where all jobs stand, until Ctrl-C: steps, throughput, checkpoints, goodput."""
     console = Console()
-    with place.client() as rover:
+    with connection.client() as rover:
         if web:
-            _serve(Pages(rover, namespace=namespace, every=every, seconds=seconds), port)
+            _serve(LiveViewPages(rover, namespace=namespace, every=every, seconds=seconds), port)
             return
         if once or output != "table" or not console.is_terminal:
-            found = look(rover, namespace, every=every)
-            tell(found, output, table(found))
+            found = collect_progress(rover, namespace, every=every)
+            print_value(found, output, progress_table(found))
             return
         with (
             StopSignals(exit_on_second=True) as interrupts,
             Live(console=console, screen=True) as live,
         ):
             while not interrupts.code:
-                live.update(table(look(rover, namespace, every=every)), refresh=True)
+                live.update(
+                    progress_table(collect_progress(rover, namespace, every=every)), refresh=True
+                )
                 again = time.monotonic() + seconds
                 while not interrupts.code and time.monotonic() < again:
                     time.sleep(_PAUSE_SECONDS)
 
 
-def _serve(pages: Pages, port: int) -> None:
+def _serve(pages: LiveViewPages, port: int) -> None:
     """Until Ctrl-C or SIGTERM."""
-    with StopSignals(exit_on_second=True) as interrupts, Web(pages.answer, port) as served:
+    with (
+        StopSignals(exit_on_second=True) as interrupts,
+        LiveViewServer(pages.respond, port) as served,
+    ):
         click.echo(f"{served.address} shows the jobs until Ctrl-C")
         while not interrupts.code:
             time.sleep(_PAUSE_SECONDS)
 
 
-def look(rover: RoverClient, namespace: str | None, *, every: bool) -> tuple[Progress, ...]:
+def collect_progress(
+    rover: RoverClient, namespace: str | None, *, every: bool
+) -> tuple[Progress, ...]:
     """Progress of the jobs, those that have not ended first."""
     jobs = sorted(rover.list(namespace), key=lambda job: (job.finished, job.key))
     return tuple(rover.progress(job.key) for job in jobs if every or not job.finished)
 
 
-def table(found: Sequence[Progress]) -> Table:
+def progress_table(jobs: Sequence[Progress]) -> Table:
     """One job a row."""
-    made = Table(*job_tables.COLUMNS, box=None, caption=None if found else "no job is at work")
-    for item in found:
-        namespace, job, phase, *others = job_tables.cells(item)
+    made = Table(*job_tables.COLUMNS, box=None, caption=None if jobs else "no job is at work")
+    for item in jobs:
+        namespace, job, phase, *others = job_tables.status_cells(item)
         made.add_row(namespace, job, Text(phase, style=_style(item)), *others)
     return made
 
 
 def _style(item: Progress) -> str:
-    if job_tables.failed(item):
+    if job_tables.has_failed(item):
         return "red"
     return "green" if item.activity == "training" else "yellow"
 

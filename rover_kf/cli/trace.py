@@ -10,11 +10,11 @@ import time
 import click
 
 from rover_kf import errors
-from rover_kf.cli.connection_options import Place
+from rover_kf.cli.connection_options import ConnectionOptions
 from rover_kf.cli.job_verbs import NAME, NAMESPACE
 from rover_kf.client import text_file
-from rover_kf.client.current_record import Present
-from rover_kf.client.job_name import key_of
+from rover_kf.client.current_record import CurrentRecords
+from rover_kf.client.job_name import parse_name
 
 
 @click.command()
@@ -28,7 +28,11 @@ from rover_kf.client.job_name import key_of
 )
 @click.pass_obj
 def trace(
-    place: Place, name: str, namespace: str, output: pathlib.Path | None, endpoint: str | None
+    connection: ConnectionOptions,
+    name: str,
+    namespace: str,
+    output: pathlib.Path | None,
+    endpoint: str | None,
 ) -> None:
     """Tell a job's recoveries as OpenTelemetry traces: OTLP's JSON, printed or written, or sent.
 
@@ -44,9 +48,11 @@ def trace(
         message = "traces need OpenTelemetry's SDK and exporter: pip install 'rover-kf[otel]'"
         raise errors.InputError(message) from cause
     if endpoint:
-        trace_receiver.address(endpoint)  # refused before anybody is asked
-    with place.client() as rover:
-        record = Present(rover.cluster, rover.history).record(key_of(namespace, name), time.time())
+        trace_receiver.traces_url(endpoint)  # refused before anybody is asked
+    with connection.client() as rover:
+        record = CurrentRecords(rover.cluster, rover.history).record(
+            parse_name(namespace, name), time.time()
+        )
     made = otlp.spans(record)
     if output is not None:
         text_file.write(output, otlp.text(made))
@@ -54,7 +60,7 @@ def trace(
         click.echo(f"warning: {warning}", err=True)
     if output is None and not endpoint:
         click.echo(otlp.text(made), nl=False)
-    traces, spans = otlp.count(made)
+    traces, spans = otlp.count_spans(made)
     sent = " sent" if endpoint and made else ""
     click.echo(f"{traces} traces, {spans} spans{sent}", err=True)
 

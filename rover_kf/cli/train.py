@@ -13,11 +13,11 @@ import click
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import foreground_job
-from rover_kf.cli.connection_options import Place
+from rover_kf.cli.connection_options import ConnectionOptions
 from rover_kf.cli.patch import DRY_RUN
 from rover_kf.client import RoverClient
 from rover_kf.client.scripts import script_manifest
-from rover_kf.client.scripts.script_manifest import Resources, Training
+from rover_kf.client.scripts.script_manifest import Resources, TrainingSpec
 from rover_kf.injection import patch_diff
 from rover_kf.injection.validation import validate
 
@@ -44,7 +44,7 @@ from rover_kf.injection.validation import validate
 @click.argument("script", metavar="SCRIPT", type=click.Path(path_type=pathlib.Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def train(place: Place, /, script: pathlib.Path, **given: Any) -> int:
+def train(connection: ConnectionOptions, /, script: pathlib.Path, **given: Any) -> int:
     """Train with SCRIPT, which torchrun could start; ARGUMENTS are its own.
 
     On this machine it is shown until it ends. With --image, or --on kubernetes, it is submitted to
@@ -52,33 +52,33 @@ def train(place: Place, /, script: pathlib.Path, **given: Any) -> int:
     it is restarted after a failure, at any number of replicas within the bounds; a few lines of
     rover_kf let it go on where it was (docs/quickstart.md).
     """
-    asked = _asked(script, given)
-    on_cluster = bool(asked.image) or place.read_settings().place == "kubernetes"
+    asked = _parse_options(script, given)
+    on_cluster = bool(asked.image) or connection.read_settings().cluster == "kubernetes"
     if given["dry_run"]:
-        _show(asked, on_cluster=on_cluster)
+        _print_manifests(asked, on_cluster=on_cluster)
         return 0
     if on_cluster:
-        with place.kubernetes() as rover:
+        with connection.kubernetes() as rover:
             key = rover.start_training(asked).key
         click.echo(f"{key} created; rover-kf --on kubernetes watch -n {key.namespace} {key.name}")
         return 0
-    foreground_job.end_on_sigterm()
-    with place.embedded() as rover:
-        code = foreground_job.to_its_end(
-            rover, lambda: _start(rover, place, asked), given["report"]
+    foreground_job.exit_on_sigterm()
+    with connection.embedded() as rover:
+        code = foreground_job.run_to_end(
+            rover, lambda: _start(rover, connection, asked), given["report"]
         )
     if code in (0, 1):  # else it was interrupted, and is gone
-        click.echo(f"what it printed: {_logs(place, asked)}")
+        click.echo(f"what it printed: {_logs_command(connection, asked)}")
     return code
 
 
-def _asked(script: pathlib.Path, given: dict[str, Any]) -> Training:
-    least, most = script_manifest.bounds(given["replicas"])
-    return Training(
+def _parse_options(script: pathlib.Path, given: dict[str, Any]) -> TrainingSpec:
+    least, most = script_manifest.parse_replicas(given["replicas"])
+    return TrainingSpec(
         script=script,
-        name=given["name"] or script_manifest.fresh_name(script.stem),
-        least=least,
-        most=most,
+        name=given["name"] or script_manifest.unique_name(script.stem),
+        min_replicas=least,
+        max_replicas=most,
         start=given["start"] or 0,
         arguments=given["arguments"],
         namespace=given["namespace"],
@@ -86,41 +86,45 @@ def _asked(script: pathlib.Path, given: dict[str, Any]) -> Training:
         image=given["image"],
         resources=Resources(given["cpu"], given["memory"], given["gpu"]),
         checkpoints=given["checkpoints"],
-        policy=dict(_pair(text) for text in given["policy"]),
+        policy=dict(_parse_pair(text) for text in given["policy"]),
     )
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _parse_pair(text: str) -> tuple[str, str]:
     key, equal, value = text.partition("=")
     if not equal or not key:
         raise errors.InputError(f"--set {text!r}; allowed: KEY=VALUE, such as checkpoint.every=50")
     return key, value
 
 
-def _start(rover: RoverClient, place: Place, asked: Training) -> JobKey:
-    key = rover.start_training(asked).key
-    click.echo(f"{key} created; what it prints: {_logs(place, asked)}")
+def _start(rover: RoverClient, connection: ConnectionOptions, spec: TrainingSpec) -> JobKey:
+    key = rover.start_training(spec).key
+    click.echo(f"{key} created; what it prints: {_logs_command(connection, spec)}")
     return key
 
 
-def _logs(place: Place, asked: Training) -> str:
+def _logs_command(connection: ConnectionOptions, spec: TrainingSpec) -> str:
     """The command that shows what the first replica printed."""
-    words = ["rover-kf", *(["--state", str(place.state)] if place.state else []), "logs"]
-    words += ["-n", asked.namespace] if asked.namespace != "default" else []
-    return shlex.join([*words, asked.name])
+    words = ["rover-kf", *(["--state", str(connection.state)] if connection.state else []), "logs"]
+    words += ["-n", spec.namespace] if spec.namespace != "default" else []
+    return shlex.join([*words, spec.name])
 
 
-def _show(asked: Training, *, on_cluster: bool) -> None:
+def _print_manifests(spec: TrainingSpec, *, on_cluster: bool) -> None:
     """All that would be created, as files for kubectl.
 
     Raises:
         InputError: it would be refused.
     """
-    job = script_manifest.cluster_job(asked) if on_cluster else script_manifest.embedded_job(asked)
-    validate.validate(job, source=str(asked.script), allow_unmounted=not on_cluster)
+    job = (
+        script_manifest.make_cluster_job(spec)
+        if on_cluster
+        else script_manifest.make_embedded_job(spec)
+    )
+    validate.validate(job, source=str(spec.script), allow_unmounted=not on_cluster)
     documents = [job]
     if on_cluster:
-        documents.insert(0, script_manifest.script_map(asked))
+        documents.insert(0, script_manifest.make_script_config_map(spec))
         click.echo(_BY_HAND, nl=False)
     click.echo("---\n".join(patch_diff.to_yaml(document) for document in documents), nl=False)
 

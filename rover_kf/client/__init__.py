@@ -7,8 +7,8 @@ from __future__ import annotations
 from rover_kf.client.progress.job_progress import Progress
 from rover_kf.client.rover import RoverClient
 from rover_kf.client.scripts.script_dry_run import DryRun
-from rover_kf.client.views import Course
+from rover_kf.client.views import JobHistory
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.price import PriceTable
 
-__all__ = ["Constraints", "Course", "DryRun", "PriceTable", "Progress", "RoverClient"]
+__all__ = ["Constraints", "DryRun", "JobHistory", "PriceTable", "Progress", "RoverClient"]

@@ -7,11 +7,11 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf import errors
-from rover_kf.client.local_controller import Background
+from rover_kf.client.local_controller import LocalController
 from rover_kf.client.settings import ClientSettings
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.doctor.api_query import Api
+from rover_kf.doctor.api_query import ApiClient
 from rover_kf.history import open_history
 from rover_kf.history.remote import RemoteHistory
 from rover_kf.history.store import SqlHistory
@@ -25,18 +25,20 @@ class Connection:
     settings: ClientSettings
     cluster: Cluster
     history: SqlHistory | RemoteHistory
-    reconcilers: Background
+    reconcilers: LocalController
     """Of this process, for jobs that no controller looks after."""
 
     @classmethod
     def open(cls, cluster: Cluster | None, settings: ClientSettings) -> Connection:
         """Connect with a cluster; None is an embedded one in the settings' state folder."""
         cluster = cluster or LocalCluster(settings.state)
-        history = open_history.at(settings.history)
+        history = open_history.open_history(settings.history)
         policy_of = (
-            policy_source.embedded if isinstance(cluster, LocalCluster) else policy_source.of
+            policy_source.policy_from_embedded_job
+            if isinstance(cluster, LocalCluster)
+            else policy_source.policy_from_job
         )
-        return cls(settings, cluster, history, Background(cluster, history, policy_of))
+        return cls(settings, cluster, history, LocalController(cluster, history, policy_of))
 
     @property
     def embedded(self) -> LocalCluster | None:
@@ -44,9 +46,9 @@ class Connection:
         return self.cluster if isinstance(self.cluster, LocalCluster) else None
 
     @property
-    def api(self) -> Api:
+    def api(self) -> ApiClient:
         """The API server; embedded there is none."""
-        api: Api | None = getattr(self.cluster, "api", None)
+        api: ApiClient | None = getattr(self.cluster, "api", None)
         if api is None:
             raise errors.InputError(
                 "jobs are embedded, there is no API server; allowed: --on kubernetes, or "

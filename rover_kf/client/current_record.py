@@ -16,12 +16,12 @@ from rover_kf.cluster.protocol import Cluster
 from rover_kf.history import recorder
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.injection.limits import manifest_memory
-from rover_kf.reconcilers.run_recording import begun
+from rover_kf.reconcilers.run_recording import new_run_record
 
 LOG = logging.getLogger(__name__)
 
 
-class Present:
+class CurrentRecords:
     """Looks at jobs; keeps what it has seen of those whose run the history does not have.
 
     Args:
@@ -38,34 +38,34 @@ class Present:
         """The job's run, stamped with ``now`` (Unix seconds).
 
         Raises:
-            JobNotFound: neither the cluster nor the history has it.
+            NoSuchJob: neither the cluster nor the history has it.
         """
         known = self._recorded(key)
         try:
             job = self._cluster.get_job(key)
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             if known is None:
                 raise
             return known
         if known is None or known.uid != job.uid:
             known = self._seen.get(key)
         if known is None or known.uid != job.uid:
-            known = begun(job)
+            known = new_run_record(job)
         status = self._status(key)
-        limit = manifest_memory.most(job.manifest)
-        whole = recorder.advance(known, job, status, memory_limit=limit)
+        limit = manifest_memory.max_limit(job.manifest)
+        whole = recorder.update(known, job, status, memory_limit=limit)
         self._seen[key] = whole
-        return whole if job.finished else recorder.at(whole, now)
+        return whole if job.finished else recorder.stamp(whole, now)
 
     def _recorded(self, key: JobKey) -> RunRecord | None:
         try:
-            return results.newest_run(self._history, key)
+            return results.latest_run(self._history, key)
         except errors.HistoryUnavailable as error:
             LOG.warning("%s: shown without its history: %s", key, error)
             return None
 
     def _status(self, key: JobKey) -> CoordinatorStatus | None:
         try:
-            return coordinator_status.ask(self._cluster, key)
+            return coordinator_status.fetch(self._cluster, key)
         except errors.ClusterUnavailable:
             return None

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.faults.cpu_raises import CpuGrowth
-from rover_kf.api.faults.memory_raises import MemoryGrowth
+from rover_kf.api.faults.cpu_raises import CpuLimitRaises
+from rover_kf.api.faults.memory_raises import MemoryLimitRaises
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.client import results
 from rover_kf.cluster.protocol import Cluster
@@ -19,18 +19,18 @@ from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.injection.limits import manifest_memory
 from rover_kf.injection.limits.manifest_cpu import CPU
 from rover_kf.recommender import job_signature, parameter_servers
-from rover_kf.recommender.parameter_servers import Effect
+from rover_kf.recommender.parameter_servers import SetupForecast
 from rover_kf.reconcilers import policy_source, status_annotation
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import AUTO
 from rover_kf.scaling.ps_decision_input import allowed_text
-from rover_kf.system.html_tables import Shown
+from rover_kf.system.html_tables import NotebookTable
 
 HISTORY, ANNOTATION = "history", "annotation"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Explained:
+class DecisionOutcome:
     """A decision and what came of it."""
 
     decision: ScaleDecision
@@ -55,9 +55,9 @@ class RaisedMemory:
     limit: int
     """Bytes; now."""
     raises: int
-    at: float
+    raised_at: float
     """When it was raised last; Unix seconds."""
-    why: str
+    reason: str
     """What for; empty where a job began with the limit of the run before."""
 
 
@@ -72,14 +72,14 @@ class RaisedCpu:
     limit: int
     """Thousandths of a core; now."""
     raises: int
-    at: float
+    raised_at: float
     """When it was raised last; Unix seconds."""
-    why: str
+    reason: str
     """What for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Explanation(Shown):
+class Explanation(NotebookTable):
     """A job's size and how it came about."""
 
     job: str
@@ -89,9 +89,9 @@ class Explanation(Shown):
     """``off``, ``recommend`` or ``auto``."""
     allowed: str
     """Sizes that its policy allows, with parameter servers where it may have more of them."""
-    left_alone: str
+    unmanaged_reason: str
     """Why its size is not changed by rover-kf, as far as the job says; empty if it is."""
-    under_way: str
+    pending_change: str
     """The change that is being made or verified; empty if there is none."""
     banned: tuple[tuple[int, float], ...]
     """Sizes that disappointed, and until when they are not tried (Unix seconds)."""
@@ -101,10 +101,10 @@ class Explanation(Shown):
     """Of replica types whose memory limit was raised."""
     cpu: tuple[RaisedCpu, ...]
     """The same of their CPU limit."""
-    servers: tuple[Effect, ...]
+    servers: tuple[SetupForecast, ...]
     """What other workers and parameter servers of a TFJob are expected to bring, by the setups that
     its runs have had; empty where these tell nothing."""
-    decisions: tuple[Explained, ...]
+    decisions: tuple[DecisionOutcome, ...]
     """Oldest first."""
     source: str
     """Of the decisions: ``history`` has them from the beginning on, of the job's own
@@ -113,7 +113,7 @@ class Explanation(Shown):
     def _html_title(self) -> str:
         parts = [f"{self.job}: {self.replicas} replicas, mode {self.mode}"]
         parts += [f"allowed {self.allowed}"] if self.allowed else []
-        return "; ".join([*parts, *filter(None, (self.left_alone, self.under_way))])
+        return "; ".join([*parts, *filter(None, (self.unmanaged_reason, self.pending_change))])
 
     def _html_header(self) -> Sequence[str]:
         return ("decision", "samples/s", "predicted", "measured then", "why")
@@ -132,7 +132,7 @@ def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation
     """Explain a job's size; decisions that the history lacks come from the job's annotation."""
     job = cluster.get_job(key)
     memory = status_annotation.read(job)
-    decisions, source = _recorded(history, job), HISTORY
+    decisions, source = _recorded_decisions(history, job), HISTORY
     newest = decisions[-1].at if decisions else 0.0
     if memory.recent and newest < memory.recent[-1].at:
         decisions, source = memory.recent, ANNOTATION
@@ -150,72 +150,76 @@ def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation
         replicas=job.replicas.get("worker", 0),
         mode=mode,
         allowed=allowed,
-        left_alone=alone,
-        under_way=under_way,
+        unmanaged_reason=alone,
+        pending_change=under_way,
         banned=tuple((ban.size, ban.until) for ban in memory.scaling.bans if not ban.servers),
         banned_setups=tuple(
             (ban.size, ban.servers, ban.until) for ban in memory.scaling.bans if ban.servers
         ),
-        memory=tuple(_raised(job, memory)),
-        cpu=tuple(_raised_cpu(job, memory)),
-        servers=_servers(history, job),
+        memory=tuple(_memory_raises(job, memory)),
+        cpu=tuple(_cpu_raises(job, memory)),
+        servers=_ps_forecasts(history, job),
         decisions=with_effects(decisions),
         source=source,
     )
 
 
-def with_effects(decisions: tuple[ScaleDecision, ...]) -> tuple[Explained, ...]:
+def with_effects(decisions: tuple[ScaleDecision, ...]) -> tuple[DecisionOutcome, ...]:
     """Each decision with the throughput that was measured at its target before the next change."""
     found = []
     for index, one in enumerate(decisions):
         measured = 0.0
         for later in decisions[index + 1 :] if one.action != "stay" and one.applied else ():
-            if later.here == one.there and later.measured:
+            if later.current_size == one.target_size and later.measured:
                 measured = later.measured
             if later.applied:
                 break
-        found.append(Explained(one, measured))
+        found.append(DecisionOutcome(one, measured))
     return tuple(found)
 
 
-def _raised(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedMemory]:
+def _memory_raises(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedMemory]:
     known = {growth.replica_type: growth for growth in memory.memory}
     for replicas, one in manifest_memory.raised(job.manifest).items():
-        growth = known.get(replicas.lower(), MemoryGrowth(replicas.lower()))
-        yield RaisedMemory(replicas, one.stated, one.limit, growth.raises, growth.at, growth.why)
+        growth = known.get(replicas.lower(), MemoryLimitRaises(replicas.lower()))
+        yield RaisedMemory(
+            replicas, one.stated, one.limit, growth.raises, growth.raised_at, growth.reason
+        )
 
 
-def _raised_cpu(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedCpu]:
+def _cpu_raises(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedCpu]:
     known = {growth.replica_type: growth for growth in memory.cpu}
     for replicas, one in CPU.raised(job.manifest).items():
-        growth = known.get(replicas.lower(), CpuGrowth(replicas.lower()))
-        yield RaisedCpu(replicas, one.stated, one.limit, growth.raises, growth.at, growth.why)
+        growth = known.get(replicas.lower(), CpuLimitRaises(replicas.lower()))
+        yield RaisedCpu(
+            replicas, one.stated, one.limit, growth.raises, growth.raised_at, growth.reason
+        )
 
 
-def _servers(history: HistoryStore, job: ObservedJob) -> tuple[Effect, ...]:
+def _ps_forecasts(history: HistoryStore, job: ObservedJob) -> tuple[SetupForecast, ...]:
     if job.key.kind != names.TFJOB:
         return ()
     try:
-        read = job_signature.of(job.manifest, source=str(job.key))
+        read = job_signature.from_manifest(job.manifest, source=str(job.key))
         if read.setup is None:
             return ()
         found = history.similar(read.signature)
     except (errors.HistoryUnavailable, errors.InputError):  # nothing is known of its servers
         return ()
-    law = parameter_servers.model(
+    law = parameter_servers.fit_model(
         run for run in found if run.signature.command == read.signature.command
     )
-    return () if law is None else parameter_servers.effects(law, read.setup)
+    return () if law is None else parameter_servers.forecast_setups(law, read.setup)
 
 
-def _recorded(history: HistoryStore, job: ObservedJob) -> tuple[ScaleDecision, ...]:
+def _recorded_decisions(history: HistoryStore, job: ObservedJob) -> tuple[ScaleDecision, ...]:
     record = results.run_of(history, job)
     return record.decisions if record is not None else ()  # the annotation has the last few
 
 
 def _policy(job: ObservedJob) -> tuple[str, str, str]:
     try:
-        policy = policy_source.of(job)
+        policy = policy_source.policy_from_job(job)
     except errors.InputError as error:
         return "off", "", f"its annotations are wrong: {error}"
     why = policy_source.refusal(job) or ("it is suspended" if job.suspended else "")

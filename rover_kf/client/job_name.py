@@ -17,7 +17,7 @@ _KINDS = {
 }
 
 
-def key_of(namespace: str, text: str) -> JobKey:
+def parse_name(namespace: str, text: str) -> JobKey:
     """The job that is called so, as kubectl does: ``KIND/NAME``, or a PyTorchJob's name alone.
 
     Raises:
@@ -36,9 +36,9 @@ def to_key(key: JobKey | str) -> JobKey:
     Raises:
         InputError: there is no such kind.
     """
-    return key if isinstance(key, JobKey) else key_of("default", key)
+    return key if isinstance(key, JobKey) else parse_name("default", key)
 
 
-def called(key: JobKey) -> str:
+def format_name(key: JobKey) -> str:
     """What to call a job."""
     return key.name if key.kind == names.PYTORCHJOB else f"{key.kind.lower()}/{key.name}"

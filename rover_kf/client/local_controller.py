@@ -14,16 +14,16 @@ from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.reconcilers import policy_source
-from rover_kf.reconcilers.foreground import Watch
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.foreground import ForegroundReconciler
+from rover_kf.reconcilers.reconciler import Reconciler
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """Between two looks at a job here: its coordinator is a loopback call away."""
 SETTLE_SECONDS = 10.0
 """How long a finished job's record is waited for; the history may be away."""
 
 
-class Background:
+class LocalController:
     """Looks after chosen jobs until it is closed.
 
     Args:
@@ -41,15 +41,15 @@ class Background:
 
     def add(self, key: JobKey) -> None:
         """Look after a job from now on."""
-        reconcilers = Reconcilers(self._cluster, self._history, policy_of=self._policy_of)
-        watch = Watch(reconcilers, key, every=LOOK_SECONDS)
+        reconcilers = Reconciler(self._cluster, self._history, policy_of=self._policy_of)
+        watch = ForegroundReconciler(reconcilers, key, every=POLL_SECONDS)
         thread = threading.Thread(
             target=watch.run, args=(self._stopping,), name=f"watch {key.name}", daemon=True
         )
         self._threads[key] = thread
         thread.start()
 
-    def settle(self, key: JobKey) -> None:
+    def wait_recorded(self, key: JobKey) -> None:
         """Wait until a finished job is recorded, if it is looked after."""
         if thread := self._threads.get(key):
             thread.join(SETTLE_SECONDS)

@@ -27,7 +27,7 @@ KINDS = (names.PYTORCHJOB, names.TFJOB)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class ManifestSource:
     """A job and where it came from."""
 
     job: Manifest
@@ -45,7 +45,7 @@ class Source:
         metadata = self.job["metadata"]
         return JobKey(metadata.get("namespace", "default"), _name(metadata), self.job["kind"])
 
-    def with_job(self, job: Manifest) -> Source:
+    def with_job(self, job: Manifest) -> ManifestSource:
         """The same file with another job in it."""
         return dataclasses.replace(self, job=job)
 
@@ -55,7 +55,7 @@ class Source:
         return "---\n".join(patch_diff.to_yaml(document) for document in documents)
 
 
-def load(given: Manifest | pathlib.Path | str) -> Source:
+def load(given: Manifest | pathlib.Path | str) -> ManifestSource:
     """Read a job from a mapping, a path, or a text of YAML or JSON.
 
     A string is a text if it has more than one line or begins with a brace, else a path.
@@ -76,40 +76,42 @@ def load(given: Manifest | pathlib.Path | str) -> Source:
     return _pick(_parse(text, str(path)), str(path), path.absolute().parent)
 
 
-def sized(source: Source, recommendation: Recommendation) -> Source:
+def apply_sizes(source: ManifestSource, recommendation: Recommendation) -> ManifestSource:
     """The source with the sizes that runs alike have shown to be best.
 
     These are Worker replicas, and a memory limit where runs were killed with what is stated; it is
     never lowered. A size that comes from the manifest itself or from a default changes nothing.
     """
     specs = source.job["spec"].get("pytorchReplicaSpecs") or {}
-    found, worker = _learnt(recommendation, "replicas"), specs.get("Worker")
+    found, worker = _learned_target(recommendation, "replicas"), specs.get("Worker")
     if found is not None and worker is not None:
         specs = {**specs, "Worker": {**worker, "replicas": round(found)}}
         job = {**source.job, "spec": {**source.job["spec"], "pytorchReplicaSpecs": specs}}
         source = source.with_job(job)
-    return fed(source, recommendation)
+    return apply_learned_memory(source, recommendation)
 
 
-def fed(source: Source, recommendation: Recommendation, *, most: int | None = None) -> Source:
+def apply_learned_memory(
+    source: ManifestSource, recommendation: Recommendation, *, max_limit: int | None = None
+) -> ManifestSource:
     """The source with the memory limit that runs alike had to be raised to.
 
     Args:
         source: of which a limit is raised, or not; one that is not stated stays so.
         recommendation: of runs alike.
-        most: bytes that it may be raised to; None is no bound.
+        max_limit: bytes that it may be raised to; None is no bound.
     """
-    memory = _learnt(recommendation, "memory")
+    memory = _learned_target(recommendation, "memory")
     specs = source.job["spec"].get("pytorchReplicaSpecs") or {}
     if memory is None or not specs:
         return source
-    limit = math.ceil(memory) if most is None else min(math.ceil(memory), most)
+    limit = math.ceil(memory) if max_limit is None else min(math.ceil(memory), max_limit)
     given = {key: _with_memory(spec, limit) for key, spec in specs.items()}
     job = {**source.job, "spec": {**source.job["spec"], "pytorchReplicaSpecs": given}}
     return source.with_job(job)
 
 
-def _learnt(recommendation: Recommendation, name: str) -> float | None:
+def _learned_target(recommendation: Recommendation, name: str) -> float | None:
     found = recommendation.get(name)
     return None if found is None or found.basis not in ("history", "profile") else found.target
 
@@ -119,12 +121,12 @@ def _with_memory(spec: Mapping[str, Any], limit: int) -> Mapping[str, Any]:
     pod = spec["template"]["spec"]
 
     def change(trainer: keyed_lists.Item) -> keyed_lists.Item:
-        stated = manifest_memory.of(trainer)
+        stated = manifest_memory.limit_of(trainer)
         if stated is None or stated >= limit:
             return trainer
         return {**trainer, "resources": manifest_memory.resources(trainer, limit)}
 
-    changed = keyed_lists.replaced(pod, "containers", names.PYTORCH_CONTAINER, change)
+    changed = keyed_lists.replace_item(pod, "containers", names.PYTORCH_CONTAINER, change)
     return {**spec, "template": {**spec["template"], "spec": changed}}
 
 
@@ -142,7 +144,7 @@ def _name(metadata: Mapping[str, Any]) -> str:
     return metadata.get("name") or metadata.get("generateName") or ""
 
 
-def _pick(documents: list[Any], name: str, folder: pathlib.Path) -> Source:
+def _pick(documents: list[Any], name: str, folder: pathlib.Path) -> ManifestSource:
     kinds = [
         document.get("kind") if isinstance(document, Mapping) else None for document in documents
     ]
@@ -157,4 +159,6 @@ def _pick(documents: list[Any], name: str, folder: pathlib.Path) -> Source:
     if not isinstance(metadata, Mapping) or not _name(metadata):
         found = (metadata or {}).get("name") if "metadata" in job else None
         raise errors.ManifestError("metadata.name", found, allowed="the job's name", source=name)
-    return Source(job, name, folder, tuple(documents[:place]), tuple(documents[place + 1 :]))
+    return ManifestSource(
+        job, name, folder, tuple(documents[:place]), tuple(documents[place + 1 :])
+    )

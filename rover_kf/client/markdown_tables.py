@@ -7,21 +7,21 @@ from __future__ import annotations
 from rover_kf.api.decisions import Recommendation
 
 
-def recommendation(found: Recommendation) -> str:
+def format_recommendation(recommendation: Recommendation) -> str:
     """A table of sizes with their intervals, where they come from and why."""
     rows = [
         f"| {item.name} | {item.target:g} {item.unit} | {item.lower:g} to {item.upper:g} "
         f"| {item.basis} | {item.why} |"
-        for item in found.quantities
+        for item in recommendation.quantities
     ]
     head = ["| size | target | between | from | why |", "|---|---|---|---|---|"]
-    parts = [f"### Sizes for {found.job}", "", *head, *rows, ""]
+    parts = [f"### Sizes for {recommendation.job}", "", *head, *rows, ""]
     parts += [
         f"- or {one.strategy} {one.precision}, {one.accumulation} micro-batches of {one.batch}: "
         f"{one.why}"
-        for one in found.proposals
+        for one in recommendation.proposals
     ]
-    if found.cost is not None:
-        cost = found.cost
+    if recommendation.cost is not None:
+        cost = recommendation.cost
         parts.append(f"- {cost.per_hour:.2f} {cost.currency} an hour: {cost.why}")
-    return "\n".join([*parts, *(f"- {note}" for note in found.notes), ""])
+    return "\n".join([*parts, *(f"- {note}" for note in recommendation.notes), ""])

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from rover_kf import errors
-from rover_kf.api.limits import NamespaceLimits, Room
+from rover_kf.api.limits import Headroom, NamespaceLimits
 from rover_kf.injection import quantities
 
 T = TypeVar("T")
 Items = Iterable[Mapping[str, Any]]
 
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "google.com/tpu")
-_ASKED = {
+_QUOTA_KEYS = {
     "cpu": ("cpu", "requests.cpu", "limits.cpu"),
     "memory": ("memory", "requests.memory", "limits.memory"),
     "accelerators": tuple(f"requests.{name}" for name in ACCELERATORS),
@@ -24,32 +24,32 @@ _ASKED = {
 }
 
 
-class Objects(Protocol):
+class CollectionClient(Protocol):
     """Of the API server's client, what is needed here."""
 
     def items(self, path: str, *, what: str) -> list[dict[str, Any]]:
         """All items of a collection."""
 
 
-def read(api: Objects, namespace: str) -> NamespaceLimits:
+def read(api: CollectionClient, namespace: str) -> NamespaceLimits:
     """Read the bounds of a namespace; what may not be read is named in ``unread``."""
     unread: list[str] = []
     place = f"/api/v1/namespaces/{namespace}"
 
-    def of(path: str, what: str, make: Callable[[Items], T]) -> T:
+    def read_bound(path: str, what: str, make: Callable[[Items], T]) -> T:
         try:
             return make(api.items(path, what=what))
         except (errors.RoverError, ValueError) as error:
             unread.append(f"{what} could not be read and bound nothing: {error}")
             return make([])
 
-    nodes = of("/api/v1/nodes", "nodes", nodes_of)
-    quotas = of(f"{place}/resourcequotas", f"quotas of {namespace}", quotas_of)
-    most, least = of(f"{place}/limitranges", f"limit ranges of {namespace}", ranges_of)
+    nodes = read_bound("/api/v1/nodes", "nodes", nodes_of)
+    quotas = read_bound(f"{place}/resourcequotas", f"quotas of {namespace}", quotas_of)
+    most, least = read_bound(f"{place}/limitranges", f"limit ranges of {namespace}", ranges_of)
     return NamespaceLimits(nodes, quotas, most, least, tuple(unread))
 
 
-def nodes_of(items: Items) -> tuple[Room, ...]:
+def nodes_of(items: Items) -> tuple[Headroom, ...]:
     """What pods can have on each node that takes them.
 
     Raises:
@@ -61,7 +61,7 @@ def nodes_of(items: Items) -> tuple[Room, ...]:
         has = (node.get("status") or {}).get("allocatable") or {}
         devices = sum(_number(has[name]) for name in ACCELERATORS if name in has)
         rooms.append(
-            Room(
+            Headroom(
                 cpu=_number(has["cpu"]) if "cpu" in has else None,
                 memory=_number(has["memory"]) if "memory" in has else None,
                 accelerators=devices,
@@ -71,7 +71,7 @@ def nodes_of(items: Items) -> tuple[Room, ...]:
     return tuple(rooms)
 
 
-def quotas_of(items: Items) -> tuple[Room, ...]:
+def quotas_of(items: Items) -> tuple[Headroom, ...]:
     """What may still be asked for, by each quota without scopes.
 
     Raises:
@@ -86,19 +86,19 @@ def quotas_of(items: Items) -> tuple[Room, ...]:
         left = {key: _number(amount) - _number(used.get(key, 0)) for key, amount in hard.items()}
         bounds = {
             field: min((left[key] for key in keys if key in left), default=None)
-            for field, keys in _ASKED.items()
+            for field, keys in _QUOTA_KEYS.items()
         }
-        rooms.append(Room(**bounds))
+        rooms.append(Headroom(**bounds))
     return tuple(rooms)
 
 
-def ranges_of(items: Items) -> tuple[Room, Room]:
+def ranges_of(items: Items) -> tuple[Headroom, Headroom]:
     """The tightest max and min of a container over all LimitRanges.
 
     Raises:
         ValueError: an amount is no quantity.
     """
-    most, least = Room(), Room()
+    most, least = Headroom(), Headroom()
     for item in items:
         for rule in (item.get("spec") or {}).get("limits") or []:
             if rule.get("type") != "Container":
@@ -108,7 +108,7 @@ def ranges_of(items: Items) -> tuple[Room, Room]:
     return most, least
 
 
-def _tightest(room: Room, stated: Mapping[str, Any], pick: Callable[..., float]) -> Room:
+def _tightest(room: Headroom, stated: Mapping[str, Any], pick: Callable[..., float]) -> Headroom:
     found = {}
     for key in ("cpu", "memory"):
         known = getattr(room, key)

@@ -16,13 +16,13 @@ from rover_kf.client import submit_checks
 from rover_kf.cluster.local.replica_status import merge
 from rover_kf.injection import patch_diff
 from rover_kf.injection.validation import tfjob_rules
-from rover_kf.reconcilers.policy_source import managed_elsewhere
+from rover_kf.reconcilers.policy_source import external_manager_reason
 
 _PATH = f"{names.PREFIX}checkpoint.path"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Change:
+class JobChange:
     """Of one job."""
 
     job: ObservedJob
@@ -31,13 +31,13 @@ class Change:
     """JSON merge patch (RFC 7386); empty: the job is so already."""
 
     @property
-    def difference(self) -> str:
+    def diff(self) -> str:
         """Unified diff of what the job says; empty if it would say the same."""
         before = self.job.manifest
         return patch_diff.diff(before, merge(before, self.patch), source=str(self.job.key))
 
 
-def size(job: ObservedJob, workers: int) -> Change:
+def resize_job(job: ObservedJob, workers: int) -> JobChange:
     """Another number of Worker replicas.
 
     Raises:
@@ -50,10 +50,10 @@ def size(job: ObservedJob, workers: int) -> Change:
     submit_checks.check_workers(job, workers)
     specs = "tfReplicaSpecs" if is_tfjob else "pytorchReplicaSpecs"
     # Whatever else changes on the job meanwhile, this is what its owner wants.
-    return Change(job, {"spec": {specs: {"Worker": {"replicas": workers}}}})
+    return JobChange(job, {"spec": {specs: {"Worker": {"replicas": workers}}}})
 
 
-def suspension(job: ObservedJob, *, force: bool = False) -> Change:
+def suspend_job(job: ObservedJob, *, force: bool = False) -> JobChange:
     """The job suspended.
 
     Args:
@@ -63,16 +63,16 @@ def suspension(job: ObservedJob, *, force: bool = False) -> Change:
     Raises:
         InputError: it has ended, is another's to suspend, or would lose what it has done.
     """
-    if why := refusal(job, force=force):
+    if why := suspend_denial_reason(job, force=force):
         raise errors.InputError(f"{job.key} is not paused: {why}")
-    return Change(job, {} if job.suspended else _suspend(suspended=True))
+    return JobChange(job, {} if job.suspended else _suspend(suspended=True))
 
 
-def refusal(job: ObservedJob, *, force: bool = False) -> str:
+def suspend_denial_reason(job: ObservedJob, *, force: bool = False) -> str:
     """Why a job cannot be paused; empty if it can."""
     if job.finished or job.deleting:
         return f"it is {'being deleted' if job.deleting else job.phase}"
-    if why := managed_elsewhere(job):
+    if why := external_manager_reason(job):
         return f"{why}; suspend it there"
     if force or job.suspended or _PATH in job.annotations:
         return ""
@@ -82,7 +82,7 @@ def refusal(job: ObservedJob, *, force: bool = False) -> str:
     )
 
 
-def resumption(job: ObservedJob) -> Change:
+def resume_job(job: ObservedJob) -> JobChange:
     """The job going on.
 
     Raises:
@@ -90,9 +90,9 @@ def resumption(job: ObservedJob) -> Change:
     """
     if job.finished or job.deleting:
         raise errors.InputError(f"{job.key} is not resumed: it is {job.phase or 'being deleted'}")
-    if why := managed_elsewhere(job):
+    if why := external_manager_reason(job):
         raise errors.InputError(f"{job.key} is not resumed: {why}; resume it there")
-    return Change(job, _suspend(suspended=False) if job.suspended else {})
+    return JobChange(job, _suspend(suspended=False) if job.suspended else {})
 
 
 def _suspend(*, suspended: bool) -> Manifest:

@@ -32,7 +32,7 @@ class ReportFile(pathlib.PosixPath):
         return f'<iframe sandbox="allow-scripts" style="{look}" srcdoc="{page}"></iframe>'
 
 
-def newest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
+def latest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
     """The history's newest record of a job."""
     found = history.list(namespace=key.namespace, name=key.name, limit=1)
     return found[0] if found else None
@@ -41,7 +41,7 @@ def newest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
 def run_of(history: HistoryStore, job: ObservedJob) -> RunRecord | None:
     """The record of this very job; None also if the history cannot be read."""
     try:
-        record = newest_run(history, job.key)
+        record = latest_run(history, job.key)
     except errors.HistoryUnavailable:
         return None
     return record if record is not None and record.uid == job.uid else None
@@ -55,16 +55,16 @@ def write_report(
         following = recommend(cluster.get_job(key).manifest, history)
     except errors.RoverError:  # deleted, or not ours: the run is still reported
         following = None
-    record = newest_run(history, key)
+    record = latest_run(history, key)
     if record is None:
-        raise errors.JobNotFound(f"the history has no run of {key}; rover-kf history list")
+        raise errors.NoSuchJob(f"the history has no run of {key}; rover-kf history list")
     text_file.write(path, render(record, recommendation=following))
     return ReportFile(path)
 
 
-def verdict(cluster: Cluster, history: HistoryStore, key: JobKey) -> str:
+def final_reason(cluster: Cluster, history: HistoryStore, key: JobKey) -> str:
     """Why a job ended as it did: the coordinator's words, else the operator's."""
-    job, record = cluster.get_job(key), newest_run(history, key)
+    job, record = cluster.get_job(key), latest_run(history, key)
     if record is not None and record.uid == job.uid and record.verdict:
         return record.verdict
     conditions = (job.manifest.get("status") or {}).get("conditions") or [{}]

@@ -41,17 +41,17 @@ from rover_kf.client.explain import Explanation
 from rover_kf.client.job_name import to_key
 from rover_kf.client.kubeflow_client import KubeflowClient
 from rover_kf.client.progress.job_progress import Progress
-from rover_kf.client.progress.progress_display import Screen
+from rover_kf.client.progress.progress_display import ProgressDisplay
 from rover_kf.client.scripts import script_jobs, script_manifest
-from rover_kf.client.scripts.script_dry_run import DryRun, rehearse
-from rover_kf.client.scripts.script_manifest import Resources, Training
+from rover_kf.client.scripts.script_dry_run import DryRun, dry_run_script
+from rover_kf.client.scripts.script_manifest import Resources, TrainingSpec
 from rover_kf.client.submission import Given
-from rover_kf.client.suspend import Paused
-from rover_kf.client.views import Course, Events, Jobs, Log
+from rover_kf.client.suspend import SuspendResult
+from rover_kf.client.views import EventList, JobHistory, JobList, LogView
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.doctor import Diagnosis, examine
-from rover_kf.doctor.api_query import Api
+from rover_kf.doctor import Diagnosis, diagnose
+from rover_kf.doctor.api_query import ApiClient
 from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.inject import Injected
 from rover_kf.recommender.constraints import Constraints
@@ -80,7 +80,7 @@ class RoverClient:
         self,
         cluster: Cluster | KubeflowClient | None = None,
         *,
-        told: settings.ClientSettings | None = None,
+        config: settings.ClientSettings | None = None,
     ) -> None:
         self.namespace = "default"
         self.job_kind: str = names.PYTORCHJOB
@@ -88,19 +88,19 @@ class RoverClient:
         if isinstance(cluster, KubeflowClient):
             self.namespace, self.job_kind = cluster.namespace, cluster.job_kind
             cluster = kubeflow_client.cluster_of(cluster)
-        connection = Connection.open(cluster, told or settings.read())
+        connection = Connection.open(cluster, config or settings.read())
         self._connection = connection
         self.settings, self.history = connection.settings, connection.history
         self.cluster: Cluster = connection.cluster
 
     @classmethod
-    def at(
-        cls, place: str = "", *, state: str = "", history: str = "", context: str = ""
+    def connect(
+        cls, cluster: str = "", *, state: str = "", history: str = "", context: str = ""
     ) -> RoverClient:
         """A client by names alone, for command lines and pipeline steps.
 
         Args:
-            place: ``embedded`` or ``kubernetes``; empty: what ROVER_KF_ON says.
+            cluster: ``embedded`` or ``kubernetes``; empty: what ROVER_KF_ON says.
             state: folder of embedded jobs; empty: the settings'.
             history: SQLAlchemy URL; empty: the settings'.
             context: of the kubeconfig; empty: in a pod its own cluster, else the current one.
@@ -109,13 +109,15 @@ class RoverClient:
             InputError: there is no such place.
             ClusterUnavailable: there is no cluster to talk to.
         """
-        told = settings.read(state=pathlib.Path(state) if state else None).over(place, history)
-        if told.place == "embedded":
-            return cls(told=told)
+        told = settings.read(state=pathlib.Path(state) if state else None).with_overrides(
+            cluster, history
+        )
+        if told.cluster == "embedded":
+            return cls(config=told)
         # Only here, so that embedded work starts without loading the Kubernetes client.
         from rover_kf.cluster.kubernetes import config  # noqa: PLC0415
 
-        return cls(config.from_environment(context=context or None), told=told)
+        return cls(config.from_environment(context=context or None), config=told)
 
     def __enter__(self) -> RoverClient:
         if self._connection.embedded:
@@ -131,7 +133,7 @@ class RoverClient:
         self.close()
 
     @property
-    def api(self) -> Api:
+    def api(self) -> ApiClient:
         """The API server, for what is no job.
 
         Raises:
@@ -149,7 +151,7 @@ class RoverClient:
 
     def settle(self, key: JobKey) -> None:
         """Have the end of a job recorded before anyone asks the history for it."""
-        self._connection.reconcilers.settle(key)
+        self._connection.reconcilers.wait_recorded(key)
 
     def patch(self, given: Given) -> Injected:
         """Inject a job without submitting it.
@@ -187,8 +189,8 @@ class RoverClient:
         return recommend(
             source.job,
             self.history,
-            profile=None if dry_run is None else rehearse(source, dry_run),
-            constraints=submission.bounded(self.cluster, namespace, constraints),
+            profile=None if dry_run is None else dry_run_script(source, dry_run),
+            constraints=submission.apply_cluster_bounds(self.cluster, namespace, constraints),
             prices=prices,
             parameters=parameters,
             trained=trained,
@@ -211,7 +213,9 @@ class RoverClient:
         """
         return self.submit_source(submission.read(given), inject=inject)
 
-    def submit_source(self, source: manifests.Source, *, inject: bool = True) -> ObservedJob:
+    def submit_source(
+        self, source: manifests.ManifestSource, *, inject: bool = True
+    ) -> ObservedJob:
         """The same of a job that is read already; relative scripts are looked for in its folder."""
         return submission.submit(self._connection, source, inject=inject)
 
@@ -226,7 +230,7 @@ class RoverClient:
             InputError: jobs are embedded, or the job is wrong.
             ClusterUnavailable: the API server does not answer at all.
         """
-        return examine(self.api, namespace, given, settings=self.settings.injection)
+        return diagnose(self.api, namespace, given, settings=self.settings.injection)
 
     def train(
         self,
@@ -273,32 +277,32 @@ class RoverClient:
             InputError: refused before anything started.
         """
         stem = getattr(what, "__name__", "") if callable(what) else pathlib.Path(what).stem
-        name = name or script_manifest.fresh_name(stem)
+        name = name or script_manifest.unique_name(stem)
         script = script_jobs.script_of(self._connection, name, what, parameters, arguments)
-        least, most = script_manifest.bounds(num_workers)
+        least, most = script_manifest.parse_replicas(num_workers)
         return self.start_training(
-            Training(
+            TrainingSpec(
                 script=script,
                 name=name,
-                least=least,
-                most=most,
+                min_replicas=least,
+                max_replicas=most,
                 arguments=tuple(arguments),
                 namespace=namespace,
                 processes=num_procs_per_worker,
                 image=base_image,
-                resources=Resources.of(resources_per_worker),
+                resources=Resources.from_mapping(resources_per_worker),
                 checkpoints=checkpoints,
                 policy=dict(policy or {}),
             )
         )
 
-    def start_training(self, asked: Training) -> ObservedJob:
+    def start_training(self, spec: TrainingSpec) -> ObservedJob:
         """Create the job that is asked for.
 
         Raises:
             InputError: refused before anything started.
         """
-        return script_jobs.start(self._connection, asked)
+        return script_jobs.start(self._connection, spec)
 
     def get(self, key: JobKey | str) -> ObservedJob:
         """Read one job.
@@ -309,9 +313,9 @@ class RoverClient:
         """
         return self.cluster.get_job(to_key(key))
 
-    def list(self, namespace: str | None = None) -> Jobs:
+    def list(self, namespace: str | None = None) -> JobList:
         """Labelled jobs of a namespace, or of all."""
-        return Jobs(self.cluster.list_jobs(namespace))
+        return JobList(self.cluster.list_jobs(namespace))
 
     def wait(
         self, key: JobKey | str, until: str = "Succeeded", timeout: float | None = None
@@ -320,7 +324,7 @@ class RoverClient:
 
         Raises:
             JobFailed: it ended otherwise; the message holds the verdict.
-            StillRunning: it did not get there in ``timeout`` seconds; it goes on.
+            WaitTimeout: it did not get there in ``timeout`` seconds; it goes on.
         """
         return running_jobs.wait(self._connection, to_key(key), {until}, timeout=timeout)
 
@@ -330,7 +334,7 @@ class RoverClient:
         Raises:
             ClusterUnavailable: it does not answer (not started yet, ended, being replaced).
         """
-        return coordinator_status.ask(self.cluster, to_key(key), after=after)
+        return coordinator_status.fetch(self.cluster, to_key(key), after=after)
 
     def progress(self, key: JobKey | str) -> Progress:
         """Where the job stands; never fails because the coordinator is silent.
@@ -345,7 +349,7 @@ class RoverClient:
 
     def follow(
         self, key: JobKey | str, *, every: float = 0.5, timeout: float | None = None
-    ) -> Course:
+    ) -> JobHistory:
         """Show where the job stands until it ends: in place in a notebook and on a terminal.
 
         Ctrl-C, or a notebook's stop button, ends the showing; the job goes on.
@@ -357,25 +361,25 @@ class RoverClient:
 
         Raises:
             JobFailed: it failed; the message holds the verdict.
-            StillRunning: it has not ended in ``timeout`` seconds; it goes on.
+            WaitTimeout: it has not ended in ``timeout`` seconds; it goes on.
         """
         until = None if timeout is None else time.monotonic() + timeout
         seen: list[Progress] = []
-        with Screen() as screen:
+        with ProgressDisplay() as screen:
             for progress in self.watch(key, every=every):
                 screen.show(progress)
                 seen.append(progress)
                 if until is not None and time.monotonic() > until and not progress.finished:
-                    raise errors.StillRunning(f"{key} has not ended in {timeout:g} s; it goes on")
+                    raise errors.WaitTimeout(f"{key} has not ended in {timeout:g} s; it goes on")
         if seen[-1].phase != "Succeeded":
             raise errors.JobFailed(f"{key} is {seen[-1].phase}: {self.verdict(key)}")
-        return Course(seen)
+        return JobHistory(seen)
 
-    def events(self, key: JobKey | str) -> Events:
+    def events(self, key: JobKey | str) -> EventList:
         """Events of the job, oldest first; of one that is gone those that the history keeps.
 
         Raises:
-            JobNotFound: neither knows it.
+            NoSuchJob: neither knows it.
         """
         return running_jobs.events(self._connection, to_key(key))
 
@@ -386,18 +390,18 @@ class RoverClient:
         *,
         container: str | None = None,
         tail: int | None = None,
-    ) -> Log:
+    ) -> LogView:
         """What a container (the one that trains) of a pod (the first) printed so far.
 
         Raises:
-            JobNotFound: there is no such pod.
+            NoSuchJob: there is no such pod.
         """
         job = self.get(key)
         pods = self.cluster.list_pods(job.key)
         if pod is None and not pods:
-            raise errors.JobNotFound(f"{key} has no pod yet")
+            raise errors.NoSuchJob(f"{key} has no pod yet")
         name = container or adapter_for(job.manifest).container
-        return Log(self.cluster.read_log(job.key, pod or pods[0].name, name, tail=tail))
+        return LogView(self.cluster.read_log(job.key, pod or pods[0].name, name, tail=tail))
 
     def scale(self, key: JobKey | str, workers: int) -> ObservedJob:
         """Set Worker replicas; the world re-forms, or workers of a TFJob come and go.
@@ -407,7 +411,7 @@ class RoverClient:
         Raises:
             InputError: outside of what the job allows, or a TFJob whose size is fixed.
         """
-        wanted = patches.size(self.get(key), workers)
+        wanted = patches.resize_job(self.get(key), workers)
         job = wanted.job
         if job.key.kind != names.TFJOB:  # no world of a chief's changes
             size = job.nodes - job.replicas.get("worker", 0) + workers
@@ -417,7 +421,9 @@ class RoverClient:
                 self.cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, request)
         return self.cluster.patch_job(job.key, wanted.patch)
 
-    def pause(self, key: JobKey | str, *, wait: float = 120.0, force: bool = False) -> Paused:
+    def pause(
+        self, key: JobKey | str, *, wait: float = 120.0, force: bool = False
+    ) -> SuspendResult:
         """Suspend a job, its state made durable first, and wait until its pods have gone.
 
         Raises:
@@ -443,20 +449,20 @@ class RoverClient:
 
     def record(self, key: JobKey | str) -> RunRecord | None:
         """What the history keeps of the job's newest run."""
-        return results.newest_run(self.history, to_key(key))
+        return results.latest_run(self.history, to_key(key))
 
     def report(self, key: JobKey | str, path: pathlib.Path | str) -> results.ReportFile:
         """Write the run's report, one self-contained HTML file.
 
         Raises:
-            JobNotFound: the history has no run of that job.
+            NoSuchJob: the history has no run of that job.
             InputError: the file cannot be written.
         """
         return results.write_report(self.cluster, self.history, to_key(key), pathlib.Path(path))
 
     def verdict(self, key: JobKey | str) -> str:
         """Why a job ended as it did, in the best words there are."""
-        return results.verdict(self.cluster, self.history, to_key(key))
+        return results.final_reason(self.cluster, self.history, to_key(key))
 
     # The verbs of kubeflow's TrainingClient, by their own names, for code that is written for it.
     # They return our frozen views in place of models.
@@ -552,7 +558,7 @@ class RoverClient:
 
         Raises:
             JobFailed: it ended otherwise; the message holds the verdict.
-            StillRunning: it did not get there in time; it goes on.
+            WaitTimeout: it did not get there in time; it goes on.
         """
         return running_jobs.wait(
             self._connection,
@@ -596,8 +602,8 @@ class RoverClient:
     def _key(self, name: str, namespace: str | None, job_kind: str | None) -> JobKey:
         return JobKey(namespace or self.namespace, name, self._kind(job_kind))
 
-    def _kind(self, asked: str | None) -> str:
-        kind = asked or self.job_kind
+    def _kind(self, requested: str | None) -> str:
+        kind = requested or self.job_kind
         if kind not in manifests.KINDS:
             allowed = " or ".join(manifests.KINDS)
             raise errors.InputError(f"job_kind is {kind!r}; allowed: {allowed}")

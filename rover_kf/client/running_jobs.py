@@ -13,8 +13,13 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.client import results
 from rover_kf.client.connection import Connection
-from rover_kf.client.progress.job_progress import Progress, carried, ended, progress_of
-from rover_kf.client.views import Events
+from rover_kf.client.progress.job_progress import (
+    Progress,
+    carry_over,
+    make_progress,
+    with_final_record,
+)
+from rover_kf.client.views import EventList
 from rover_kf.cluster import coordinator_status
 
 POLL_SECONDS = 0.2
@@ -33,15 +38,15 @@ def wait(
     while True:
         job = connection.cluster.get_job(key)
         if job.finished:
-            connection.reconcilers.settle(key)
+            connection.reconcilers.wait_recorded(key)
         if job.phase in phases:
             return job
         if job.finished:
-            why = results.verdict(connection.cluster, connection.history, key)
+            why = results.final_reason(connection.cluster, connection.history, key)
             raise errors.JobFailed(f"{key} is {job.phase}: {why}")
         if deadline is not None and time.monotonic() > deadline:
             expected = " or ".join(sorted(phases))
-            raise errors.StillRunning(
+            raise errors.WaitTimeout(
                 f"{key} is {job.phase or 'new'}, not {expected}, after {timeout:g} s; it goes on"
             )
         time.sleep(every)
@@ -50,14 +55,14 @@ def wait(
 def progress(connection: Connection, key: JobKey) -> Progress:
     """Where the job stands, with what the history keeps of one that has ended."""
     try:
-        status = coordinator_status.ask(connection.cluster, key, after=names.NO_EVENTS)
+        status = coordinator_status.fetch(connection.cluster, key, after=names.NO_EVENTS)
     except errors.ClusterUnavailable:
         status = None
     job = connection.cluster.get_job(key)
-    seen = progress_of(job, connection.cluster.list_pods(key), status)
+    seen = make_progress(job, connection.cluster.list_pods(key), status)
     if status is None and seen.finished:
-        seen = ended(seen, results.run_of(connection.history, job))
-    return dataclasses.replace(seen, at=time.time())
+        seen = with_final_record(seen, results.run_of(connection.history, job))
+    return dataclasses.replace(seen, timestamp=time.time())
 
 
 def watch(connection: Connection, key: JobKey, *, every: float) -> Iterator[Progress]:
@@ -67,26 +72,26 @@ def watch(connection: Connection, key: JobKey, *, every: float) -> Iterator[Prog
     while True:
         now = progress(connection, key)
         if now.finished:
-            connection.reconcilers.settle(key)
+            connection.reconcilers.wait_recorded(key)
         fresh = tuple(event for event in events(connection, key) if event not in seen)
         seen.update(fresh)
         # The coordinator goes before the job does: what it said last still stands.
-        last = dataclasses.replace(carried(now, last), events=fresh)
+        last = dataclasses.replace(carry_over(now, last), events=fresh)
         yield last
         if last.finished:
             return
         time.sleep(every)
 
 
-def events(connection: Connection, key: JobKey) -> Events:
+def events(connection: Connection, key: JobKey) -> EventList:
     """Events of the cluster; of a job that is gone those of the history."""
     if current := connection.cluster.list_events(key):
-        return Events(current)
+        return EventList(current)
     try:
         connection.cluster.get_job(key)
-    except errors.JobNotFound:
-        record = results.newest_run(connection.history, key)
+    except errors.NoSuchJob:
+        record = results.latest_run(connection.history, key)
         if record is None:
             raise
-        return Events(record.events)
-    return Events(())
+        return EventList(record.events)
+    return EventList(())

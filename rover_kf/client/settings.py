@@ -23,7 +23,7 @@ import rover_kf
 from rover_kf import errors
 from rover_kf.injection.settings import InjectionSettings
 
-PLACES = ("embedded", "kubernetes")
+CLUSTERS = ("embedded", "kubernetes")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ClientSettings:
 
     state: pathlib.Path
     history: str
-    place: str
+    cluster: str
     sidecar_image: str
     controller_account: str = ""
 
@@ -47,15 +47,17 @@ class ClientSettings:
         file = self.history.removeprefix("sqlite:///")
         return file == self.history or pathlib.Path(urllib.parse.unquote(file)).exists()
 
-    def over(self, place: str = "", history: str = "") -> ClientSettings:
+    def with_overrides(self, cluster: str = "", history: str = "") -> ClientSettings:
         """These settings with what is given in their place.
 
         Raises:
             InputError: there is no such place.
         """
-        if place and place not in PLACES:
-            raise errors.InputError(f"place is {place!r}; allowed: {' or '.join(PLACES)}")
-        return dataclasses.replace(self, place=place or self.place, history=history or self.history)
+        if cluster and cluster not in CLUSTERS:
+            raise errors.InputError(f"place is {cluster!r}; allowed: {' or '.join(CLUSTERS)}")
+        return dataclasses.replace(
+            self, cluster=cluster or self.cluster, history=history or self.history
+        )
 
 
 def read(
@@ -71,15 +73,15 @@ def read(
         InputError: a variable has a value that is not allowed.
     """
     told = os.environ if environment is None else environment
-    place = told.get("ROVER_KF_ON", PLACES[0])
-    if place not in PLACES:
-        raise errors.InputError(f"ROVER_KF_ON is {place!r}; allowed: {' or '.join(PLACES)}")
+    place = told.get("ROVER_KF_ON", CLUSTERS[0])
+    if place not in CLUSTERS:
+        raise errors.InputError(f"ROVER_KF_ON is {place!r}; allowed: {' or '.join(CLUSTERS)}")
     home = pathlib.Path(told.get("ROVER_KF_STATE") or pathlib.Path.home() / ".rover-kf")
     folder = (state or home).expanduser().absolute()
     return ClientSettings(
         state=folder,
         history=told.get("ROVER_KF_HISTORY") or _url(folder / "history.db"),
-        place=place,
+        cluster=place,
         sidecar_image=told.get("ROVER_SIDECAR_IMAGE") or f"rover-kf-sidecar:{rover_kf.__version__}",
         controller_account=_account(told.get("ROVER_CONTROLLER_ACCOUNT", "")),
     )

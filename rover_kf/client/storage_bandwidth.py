@@ -9,7 +9,7 @@ it is patched again, by whom and whenever.
 from __future__ import annotations
 
 from rover_kf.api import names
-from rover_kf.client.manifests import Source
+from rover_kf.client.manifests import ManifestSource
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.recommender.recommend import recommend
@@ -17,7 +17,9 @@ from rover_kf.recommender.recommend import recommend
 KEY = f"{names.PREFIX}checkpoint.storage-bandwidth"
 
 
-def paced(source: Source, history: HistoryStore) -> tuple[Source, str]:
+def apply_storage_bandwidth(
+    source: ManifestSource, history: HistoryStore
+) -> tuple[ManifestSource, str]:
     """The source with what its storage took in earlier runs, and a line that says so.
 
     Args:

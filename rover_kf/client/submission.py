@@ -11,11 +11,11 @@ import pathlib
 
 from rover_kf import errors
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
-from rover_kf.api.limits import NamespaceLimits, Room
+from rover_kf.api.limits import Headroom, NamespaceLimits
 from rover_kf.client import manifests, namespace_limits, submit_checks
 from rover_kf.client.connection import Connection
 from rover_kf.client.kubeflow_client import Model, manifest_of
-from rover_kf.client.storage_bandwidth import paced
+from rover_kf.client.storage_bandwidth import apply_storage_bandwidth
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.history_protocol import HistoryStore
@@ -25,7 +25,9 @@ from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.recommend import recommend
 
 
-def bounded(cluster: Cluster, namespace: str, given: Constraints | None) -> Constraints:
+def apply_cluster_bounds(
+    cluster: Cluster, namespace: str, given: Constraints | None
+) -> Constraints:
     """The constraints with nodes, quotas and limit ranges filled in.
 
     Args:
@@ -39,8 +41,8 @@ def bounded(cluster: Cluster, namespace: str, given: Constraints | None) -> Cons
         wanted,
         nodes=wanted.nodes or found.nodes,
         quotas=(*wanted.quotas, *found.quotas),
-        container_most=found.container_most,
-        container_least=found.container_least,
+        container_max=found.container_max,
+        container_min=found.container_min,
         unread=(*wanted.unread, *found.unread),
     )
 
@@ -49,8 +51,8 @@ def _limits(cluster: Cluster, namespace: str) -> NamespaceLimits:
     if isinstance(cluster, LocalCluster):
         # Embedded replicas share the cores of one machine: they bound a replica, not their sum.
         cores, pages = os.cpu_count() or 1, os.sysconf("SC_PHYS_PAGES")
-        room = Room(cpu=float(cores), memory=float(pages * os.sysconf("SC_PAGE_SIZE")))
-        return NamespaceLimits(container_most=room)
+        room = Headroom(cpu=float(cores), memory=float(pages * os.sysconf("SC_PAGE_SIZE")))
+        return NamespaceLimits(container_max=room)
     api = getattr(cluster, "api", None)
     if api is None:
         return NamespaceLimits(unread=("this cluster's limits cannot be read",))
@@ -66,14 +68,14 @@ Given = Manifest | Model | pathlib.Path | str
 """A job: a mapping, a model of kubeflow's client, a path, or a text of YAML or JSON."""
 
 
-def read(given: Given) -> manifests.Source:
+def read(given: Given) -> manifests.ManifestSource:
     """Load a job of any form."""
     return manifests.load(manifest_of(given) if isinstance(given, Model) else given)
 
 
-def patch(connection: Connection, source: manifests.Source) -> Injected:
+def patch(connection: Connection, source: manifests.ManifestSource) -> Injected:
     """Inject a job with what its storage took in earlier runs."""
-    source, _ = paced(source, connection.history)
+    source, _ = apply_storage_bandwidth(source, connection.history)
     if connection.embedded:
         submit_checks.check_storage(source)
     return inject(
@@ -84,7 +86,9 @@ def patch(connection: Connection, source: manifests.Source) -> Injected:
     )
 
 
-def submit(connection: Connection, source: manifests.Source, *, inject: bool = True) -> ObservedJob:
+def submit(
+    connection: Connection, source: manifests.ManifestSource, *, inject: bool = True
+) -> ObservedJob:
     """Create a job; an embedded one that is injected is reconciled in this process."""
     patched = Injected(dict(source.job))
     if inject:
@@ -108,11 +112,13 @@ def _emit(cluster: Cluster, key: JobKey, event: Event) -> None:
         LOG.warning("%s: %s: %s (no Event tells it: %s)", key, event.reason, event.message, refusal)
 
 
-def _with_raised_memory(source: manifests.Source, history: HistoryStore) -> manifests.Source:
+def _with_raised_memory(
+    source: manifests.ManifestSource, history: HistoryStore
+) -> manifests.ManifestSource:
     """With the memory that runs alike had to be given, as far as the job's policy goes."""
     annotations = source.job["metadata"].get("annotations") or {}
     most = RoverPolicy.from_annotations(annotations, source=source.name).memory.max
     if most is None:
         return source
     found = recommend(source.job, history, source=source.name)
-    return manifests.fed(source, found, most=most)
+    return manifests.apply_learned_memory(source, found, max_limit=most)

@@ -10,7 +10,7 @@ import pathlib
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import ObservedJob
-from rover_kf.client.manifests import Source
+from rover_kf.client.manifests import ManifestSource
 from rover_kf.injection import sizing, storage_mount
 from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.validation import validate
@@ -36,7 +36,7 @@ def check_workers(job: ObservedJob, workers: int) -> None:
     raise errors.InputError(f"{job.key}: {workers} worker replicas; allowed: {allowed}")
 
 
-def check_storage(source: Source) -> None:
+def check_storage(source: ManifestSource) -> None:
     """Refuse an embedded job whose checkpoint path is not on a volume and cannot be written here.
 
     (Volumes are the embedded cluster's to look at.)
@@ -55,14 +55,14 @@ def check_storage(source: Source) -> None:
     adapter = adapter_for(source.job)
     for replica in adapter.replicas(source.job):
         if storage_mount.covering_mount(adapter.trainer(replica), path) is None:
-            why = writable(pathlib.Path(path))
+            why = unwritable_reason(pathlib.Path(path))
             if why:
                 key = f"{names.PREFIX}checkpoint.path"
                 allowed = f"a folder on a volume or one that can be written here ({why})"
                 raise errors.PolicyError(key, path, allowed=allowed, source=source.name)
 
 
-def writable(folder: pathlib.Path) -> str:
+def unwritable_reason(folder: pathlib.Path) -> str:
     """Why a folder cannot be made and written; empty if it can. Makes nothing."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not place.is_dir():

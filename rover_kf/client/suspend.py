@@ -20,13 +20,13 @@ from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.client import patches
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.system.html_tables import Shown
+from rover_kf.system.html_tables import NotebookTable
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Paused(Shown):
+class SuspendResult(NotebookTable):
     """What a pause came to."""
 
     job: ObservedJob
@@ -46,43 +46,45 @@ class Paused(Shown):
         yield "pods still ending", self.pods
 
 
-def pause(cluster: Cluster, key: JobKey, *, wait: float = 120.0, force: bool = False) -> Paused:
+def pause(
+    cluster: Cluster, key: JobKey, *, wait: float = 120.0, force: bool = False
+) -> SuspendResult:
     """Suspend a job and wait until its pods have gone; they go on ending after the wait.
 
     With ``force`` also where what the job has done is in its pods' memory alone, and lost.
     """
-    wanted = patches.suspension(cluster.get_job(key), force=force)
+    wanted = patches.suspend_job(cluster.get_job(key), force=force)
     job = wanted.job
     if wanted.patch:
         job = cluster.patch_job(key, wanted.patch)
-        _tell(cluster, key, names.EVENT_SUSPENDED, "paused by hand; rover-kf resume lets it go on")
+        _emit(cluster, key, names.EVENT_SUSPENDED, "paused by hand; rover-kf resume lets it go on")
     return _wait(cluster, job, time.monotonic() + wait)
 
 
 def resume(cluster: Cluster, key: JobKey) -> ObservedJob:
     """Let a suspended job go on; one that is not suspended is left as it is."""
-    wanted = patches.resumption(cluster.get_job(key))
+    wanted = patches.resume_job(cluster.get_job(key))
     if not wanted.patch:
         return wanted.job
     job = cluster.patch_job(key, wanted.patch)
-    _tell(cluster, key, names.EVENT_RESUMED, "resumed by hand")
+    _emit(cluster, key, names.EVENT_RESUMED, "resumed by hand")
     return job
 
 
-def _wait(cluster: Cluster, job: ObservedJob, until: float) -> Paused:
-    found = Paused(job, 0, None, 0)
+def _wait(cluster: Cluster, job: ObservedJob, until: float) -> SuspendResult:
+    found = SuspendResult(job, 0, None, 0)
     while True:
         with contextlib.suppress(errors.ClusterUnavailable):  # it ends, too
-            status = coordinator_status.ask(cluster, job.key, after=names.NO_EVENTS)
+            status = coordinator_status.fetch(cluster, job.key, after=names.NO_EVENTS)
             step = max(found.step, status.step)
             durable = max(found.durable_step or 0, status.durable_step or 0) or None
             found = dataclasses.replace(found, step=step, durable_step=durable)
         found = dataclasses.replace(found, pods=len(cluster.list_pods(job.key)))
         if not found.pods or time.monotonic() >= until:
             return found
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
-def _tell(cluster: Cluster, key: JobKey, reason: str, message: str) -> None:
+def _emit(cluster: Cluster, key: JobKey, reason: str, message: str) -> None:
     with contextlib.suppress(errors.InputError):  # not everybody may make Events
         cluster.emit(key, Event(reason, message, at=time.time()))

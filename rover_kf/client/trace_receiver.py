@@ -42,9 +42,9 @@ def send(spans: Sequence[ReadableSpan], endpoint: str) -> str:
 
     Raises:
         InputError: the URL, or a header, is none.
-        TracesNotTaken: the receiver refused them, or did not answer.
+        TraceExportError: the receiver refused them, or did not answer.
     """
-    url = address(endpoint)
+    url = traces_url(endpoint)
     check_headers(os.environ)
     answers: list[requests.Response] = []
     with requests.Session() as session:
@@ -52,15 +52,15 @@ def send(spans: Sequence[ReadableSpan], endpoint: str) -> str:
         session.auth = lambda request: request  # else an entry of ~/.netrc replaces the header
         OTLPSpanExporter(url, timeout=TIMEOUT_SECONDS, session=session).export(spans)
     if not answers:
-        raise errors.TracesNotTaken(f"{url} does not answer; is it a receiver of OTLP over HTTP?")
+        raise errors.TraceExportError(f"{url} does not answer; is it a receiver of OTLP over HTTP?")
     last = answers[-1]
     # The exporter follows no redirect, but takes it for a success.
     if last.status_code not in range(200, 300):
-        raise errors.TracesNotTaken(f"{url} answered {last.status_code}: {last.text[:300]}")
-    return _left_out(last.content)
+        raise errors.TraceExportError(f"{url} answered {last.status_code}: {last.text[:300]}")
+    return _rejection_message(last.content)
 
 
-def address(endpoint: str) -> str:
+def traces_url(endpoint: str) -> str:
     """Where traces go at a receiver.
 
     Raises:
@@ -93,7 +93,7 @@ def check_headers(environment: Mapping[str, str]) -> None:
             raise errors.InputError(message)
 
 
-def _left_out(answer: bytes) -> str:
+def _rejection_message(answer: bytes) -> str:
     """A receiver's word on spans that were not kept, or a warning of it."""
     try:
         partial = ExportTraceServiceResponse.FromString(answer).partial_success

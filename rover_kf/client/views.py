@@ -9,10 +9,10 @@ import html
 
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.client.progress.job_progress import Progress
-from rover_kf.system.html_tables import table
+from rover_kf.system.html_tables import html_table
 
 
-class Jobs(tuple[ObservedJob, ...]):
+class JobList(tuple[ObservedJob, ...]):
     """Jobs, one a row."""
 
     __slots__ = ()
@@ -24,28 +24,28 @@ class Jobs(tuple[ObservedJob, ...]):
                 job.key.name,
                 job.phase or "New",
                 ", ".join(f"{count} {kind}" for kind, count in job.replicas.items()),
-                _at(job.created_at),
+                _format_time(job.created_at),
             )
             for job in self
         )
         header = ("namespace", "name", "phase", "replicas", "created")
-        return table(f"{len(self)} jobs", header, rows)
+        return html_table(f"{len(self)} jobs", header, rows)
 
 
-class Events(tuple[Event, ...]):
+class EventList(tuple[Event, ...]):
     """Events, the oldest first."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
         rows = (
-            (_at(event.at), "!" if event.warning else "", event.reason, event.message)
+            (_format_time(event.at), "!" if event.warning else "", event.reason, event.message)
             for event in self
         )
-        return table(f"{len(self)} events", ("at", "", "reason", "message"), rows)
+        return html_table(f"{len(self)} events", ("at", "", "reason", "message"), rows)
 
 
-class Course(tuple[Progress, ...]):
+class JobHistory(tuple[Progress, ...]):
     """How a job went, look by look; never empty."""
 
     __slots__ = ()
@@ -56,24 +56,24 @@ class Course(tuple[Progress, ...]):
         return self[-1]
 
     @property
-    def events(self) -> Events:
+    def events(self) -> EventList:
         """All that was told meanwhile, oldest first."""
-        return Events(event for look in self for event in look.events)
+        return EventList(event for look in self for event in look.events)
 
     def _repr_html_(self) -> str:
         first, last = self[0], self.last
         sizes = sorted({look.nodes for look in self if look.nodes})
         rows = (
             ("phase", last.phase or "New"),
-            ("seconds", f"{last.at - first.at:.0f}"),
+            ("seconds", f"{last.timestamp - first.timestamp:.0f}"),
             ("steps", f"{first.step} to {last.step}"),
             ("pods in the world", " to ".join(map(str, dict.fromkeys(sizes[:1] + sizes[-1:])))),
             ("restarts", last.restarts),
         )
-        return table(f"{last.job}: {len(self)} looks", (), rows)
+        return html_table(f"{last.job}: {len(self)} looks", (), rows)
 
 
-class Log(str):
+class LogView(str):
     """What a container printed."""
 
     __slots__ = ()
@@ -82,5 +82,5 @@ class Log(str):
         return f"<pre>{html.escape(self)}</pre>"
 
 
-def _at(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds).astimezone().strftime("%F %T")

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
-from rover_kf.api.cluster_capacity import Objects
+from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 
 
-class Jobs(Protocol):
+class JobInterface(Protocol):
     """Job objects."""
 
     def create_job(self, manifest: Manifest) -> ObservedJob:
@@ -30,7 +30,7 @@ class Jobs(Protocol):
         """Read one job.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
         """
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
@@ -42,18 +42,18 @@ class Jobs(Protocol):
         """JSON merge patch (RFC 7386) of the job.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
             Conflict: resource_version is given and is not the current one.
         """
 
-    def try_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
+    def dry_run_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
         """Why a merge patch of the job would be refused; empty if it would not. Changes nothing."""
 
     def delete_job(self, key: JobKey) -> None:
         """Delete the job; its pods end after it. Deleting a job that is not there is no error."""
 
 
-class Pods(Protocol):
+class PodInterface(Protocol):
     """Pods of a job, and the coordinator among them."""
 
     def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
@@ -62,21 +62,21 @@ class Pods(Protocol):
     def delete_pod(self, key: JobKey, pod: str) -> None:
         """Delete a pod with its grace period; the operator makes another."""
 
-    def abandon_pod(self, key: JobKey, pod: Pod) -> None:
+    def force_delete_pod(self, key: JobKey, pod: Pod) -> None:
         """Remove a pod's object without waiting for its node; one that is gone is no error.
 
         Raises:
             Conflict: a pod of that name is another one by now.
         """
 
-    def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
+    def unreachable_nodes(self, nodes: Collection[str]) -> dict[str, float]:
         """Those of the nodes that are not heard any more, and since when (Unix seconds)."""
 
     def cordon_node(self, name: str, reason: str) -> None:
         """Keep new pods, whosever they are, from a node until somebody gives it back.
 
         Raises:
-            JobNotFound: there is no such node.
+            NoSuchJob: there is no such node.
             InputError: it is refused, or there is nothing to keep away from.
         """
 
@@ -86,7 +86,7 @@ class Pods(Protocol):
     def node_cpu(self) -> tuple[str, ...]:
         """The same of cores."""
 
-    def surroundings(self, namespace: str) -> Objects:
+    def namespace_objects(self, namespace: str) -> NamespaceObjects:
         """What bounds jobs of a namespace; what may not be read is named, and bounds nothing."""
 
     def list_nodes(self) -> tuple[Manifest, ...] | None:
@@ -96,14 +96,14 @@ class Pods(Protocol):
             InputError: the caller may not.
         """
 
-    def every_pod(self) -> Iterator[Manifest]:
+    def list_all_pods(self) -> Iterator[Manifest]:
         """Pods of all namespaces that have not ended, as plain objects, page by page.
 
         Raises:
             InputError: the caller may not.
         """
 
-    def resizes_pods(self) -> bool:
+    def supports_pod_resize(self) -> bool:
         """Whether a pod's resources can be changed while it runs."""
 
     def resize_pod(
@@ -112,7 +112,7 @@ class Pods(Protocol):
         """Change what a container of a running pod asks for and may use.
 
         Raises:
-            JobNotFound: the pod is gone.
+            NoSuchJob: the pod is gone.
             InputError: it is refused, by a quota or by a rule of the place.
         """
 
@@ -142,7 +142,7 @@ class Pods(Protocol):
         """
 
 
-class Events(Protocol):
+class EventInterface(Protocol):
     """Events on a job."""
 
     def emit(self, key: JobKey, event: Event) -> None:
@@ -152,5 +152,5 @@ class Events(Protocol):
         """Events of the job, oldest first, whoever wrote them."""
 
 
-class Cluster(Jobs, Pods, Events, Protocol):
+class Cluster(JobInterface, PodInterface, EventInterface, Protocol):
     """All of it."""

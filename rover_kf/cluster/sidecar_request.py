@@ -47,7 +47,7 @@ def send(
         headers["Authorization"] = f"Bearer {token}"
     # Each job is asked a few times a minute: a pool of connections would keep none of use.
     connection = http.client.HTTPConnection(pod.address, names.PORT, timeout=ANSWER_SECONDS)
-    if pod.encrypts:
+    if pod.uses_tls:
         context = _context(key, authorities, needed=token is not None)
         connection = _Encrypted(pod.address, context, tls.server_name(key.namespace))
     try:
@@ -85,7 +85,7 @@ class _Encrypted(http.client.HTTPConnection):
 def _context(key: JobKey, authorities: pathlib.Path | None, *, needed: bool) -> ssl.SSLContext:
     try:
         if authorities is not None:
-            return _verifying(authorities.read_text())
+            return _cached_context(authorities.read_text())
     except FileNotFoundError:
         pass  # told below, where it is needed
     except (OSError, ssl.SSLError, ValueError) as cause:
@@ -96,9 +96,9 @@ def _context(key: JobKey, authorities: pathlib.Path | None, *, needed: bool) -> 
             f"the sidecars of {key} encrypt, and {authorities} is not there: tell the controller "
             "whose certificates to take (docs/security.md)"
         )
-    return tls.unverifying()
+    return tls.unverified_context()
 
 
 @functools.lru_cache(maxsize=4)
-def _verifying(authorities: str) -> ssl.SSLContext:
-    return tls.verifying(authorities)
+def _cached_context(authorities: str) -> ssl.SSLContext:
+    return tls.verifying_context(authorities)

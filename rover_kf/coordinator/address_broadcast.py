@@ -18,9 +18,9 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.coordinator_address import Whereabouts
-from rover_kf.api.status import Acknowledged
-from rover_kf.sidecar.http.peer_client import SidecarPeers
+from rover_kf.api.coordinator_address import CoordinatorAddress
+from rover_kf.api.status import Ack
+from rover_kf.sidecar.http.peer_client import HttpPeerClient
 from rover_kf.sidecar.settings import SidecarSettings
 
 _log = logging.getLogger(__name__)
@@ -29,11 +29,11 @@ FIRST_SECONDS, LAST_SECONDS = 0.5, 8.0
 """Between two tries; doubled each time."""
 LONGEST_SECONDS = 120.0
 """Pods that come later find the name."""
-AT_ONCE = 16
+CONCURRENCY = 16
 """Pods that are told side by side."""
 
 
-class Herald:
+class AddressBroadcaster:
     """One a coordinator.
 
     Args:
@@ -41,10 +41,10 @@ class Herald:
         peers: the way to the others.
     """
 
-    def __init__(self, settings: SidecarSettings, peers: SidecarPeers) -> None:
+    def __init__(self, settings: SidecarSettings, peers: HttpPeerClient) -> None:
         self._settings, self._peers = settings, peers
         self._task: asyncio.Task[None] | None = None
-        self._known: dict[str, str] = {}
+        self._addresses: dict[str, str] = {}
         self._news = asyncio.Event()
 
     def begin(self) -> None:
@@ -54,10 +54,10 @@ class Herald:
 
     def locate(self, addresses: Mapping[str, str]) -> None:
         """Learn where other pods are; whoever was not reached is told at once."""
-        ours = set(others(self._settings))
+        ours = set(other_pods(self._settings))
         for pod, address in addresses.items():
-            if pod in ours and _is_address(address) and self._known.get(pod) != address:
-                self._known[pod] = address
+            if pod in ours and _is_address(address) and self._addresses.get(pod) != address:
+                self._addresses[pod] = address
                 self._peers.locate(pod, address)
                 self._news.set()
 
@@ -69,12 +69,12 @@ class Herald:
                 await self._task
 
     async def _run(self) -> None:
-        left = others(self._settings)
+        left = other_pods(self._settings)
         delay, until = FIRST_SECONDS, time.monotonic() + LONGEST_SECONDS
-        turns = asyncio.Semaphore(AT_ONCE)
+        turns = asyncio.Semaphore(CONCURRENCY)
         while left and time.monotonic() < until:
             self._news.clear()
-            told = await asyncio.gather(*(self._tell(pod, turns) for pod in left))
+            told = await asyncio.gather(*(self._send(pod, turns) for pod in left))
             left = [pod for pod, done in zip(left, told, strict=True) if not done]
             delay = await self._pause(delay)
 
@@ -86,19 +86,19 @@ class Herald:
             return min(delay * 2, LAST_SECONDS)
         return FIRST_SECONDS
 
-    async def _tell(self, pod: str, turns: asyncio.Semaphore) -> bool:
+    async def _send(self, pod: str, turns: asyncio.Semaphore) -> bool:
         async with turns:
-            message = Whereabouts(self._settings.address)
+            message = CoordinatorAddress(self._settings.address)
             host = f"{pod}:{self._settings.port}"
             try:
-                await self._peers.tell(host, names.PATH_COORDINATOR, message, Acknowledged)
+                await self._peers.post(host, names.PATH_COORDINATOR, message, Ack)
             except errors.RoverError as error:
                 _log.debug("%s is not told yet: %s", pod, error)
                 return False
             return True
 
 
-def others(settings: SidecarSettings) -> list[str]:
+def other_pods(settings: SidecarSettings) -> list[str]:
     """Host names of all pods that the job may have but its first, which are their pods' names.
 
     None where the first pod is known by its address: an embedded job's pods have no names.

@@ -24,17 +24,22 @@ from aiohttp import web
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.coordinator_state import STATE_VERSION, CoordinatorState
-from rover_kf.api.status import Acknowledged
-from rover_kf.sidecar.http.app import read, refusal, reply
-from rover_kf.sidecar.http.token_clock import ClusterTime
+from rover_kf.api.status import Ack
+from rover_kf.sidecar.http.app import error_response, read, reply
+from rover_kf.sidecar.http.token_clock import TokenClock
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.state_replica import OWN, StateFile, label, order
+from rover_kf.sidecar.state_replica import (
+    COORDINATOR_FILE,
+    StateFile,
+    from_header,
+    to_header,
+)
 
 _log = logging.getLogger(__name__)
 
 _NUMBER = re.compile("[0-9]{1,18}")
 
-KEEPERS = 3
+REPLICA_COUNT = 3
 """Pods besides the coordinator's own that keep a copy."""
 REFRESH_SECONDS = 10.0
 """How old the figures in a copy may be that change all the time."""
@@ -42,12 +47,12 @@ OPENING_SECONDS = 10.0
 """How long a coordinator in a new pod takes a greater generation for its predecessor's: the clocks
 of API servers may differ."""
 
-Capture = Callable[[], CoordinatorState]
-Absorb = Callable[[CoordinatorState, bool], None]
+ExportState = Callable[[], CoordinatorState]
+ImportState = Callable[[CoordinatorState, bool], None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Succession:
+class CoordinatorFailover:
     """One a coordinator.
 
     Args:
@@ -56,52 +61,56 @@ class Succession:
         absorb: goes on from a state; told whether its round still runs as far as is known.
     """
 
-    def __init__(self, settings: SidecarSettings, capture: Capture, absorb: Absorb) -> None:
-        self._pod, self._capture, self._absorb = settings.pod, capture, absorb
-        self._time = ClusterTime(settings)
-        self._file = StateFile(settings.home, settings.pod_uid, OWN)
+    def __init__(
+        self, settings: SidecarSettings, export_state: ExportState, import_state: ImportState
+    ) -> None:
+        self._pod, self._export_state, self._import_state = settings.pod, export_state, import_state
+        self._clock = TokenClock(settings)
+        self._file = StateFile(settings.volume_path, settings.pod_uid, COORDINATOR_FILE)
         self.generation = 0
         self.successor = 0
         """Generation of the coordinator that has replaced this one; 0: none has."""
         self._state: CoordinatorState | None = None
-        self._absorbed = (0, 0)
+        self._imported = (0, 0)
         self._open_until = 0.0
-        self._mark: object = None
-        self._noted = 0.0
-        self._keepers: frozenset[str] = frozenset()
+        self._fingerprint: object = None
+        self._persisted_at = 0.0
+        self._replica_pods: frozenset[str] = frozenset()
 
     def begin(self) -> None:
         """Go on with what an earlier coordinator of this pod knew, if there was one."""
         kept = self._file.read()
         if kept is None or kept.state is None:
-            self.generation = int(self._time.pod_began() * 1000)
+            self.generation = int(self._clock.pod_started_at() * 1000)
             self._open_until = time.monotonic() + OPENING_SECONDS
             return
-        self.generation, self._absorbed = kept.known + 1, order(label(kept.state))
-        self._absorb(kept.state, True)  # noqa: FBT003 - the callback's one flag
+        self.generation, self._imported = kept.generation + 1, from_header(to_header(kept.state))
+        self._import_state(kept.state, True)  # noqa: FBT003 - the callback's one flag
 
-    def note(self, mark: object, members: Iterable[str]) -> None:
+    def persist_state(self, fingerprint: object, members: Iterable[str]) -> None:
         """Write the state down if it has changed; before anybody is answered.
 
         Args:
-            mark: differs whenever what must not be lost differs.
+            fingerprint: differs whenever what must not be lost differs.
             members: pods of the round that runs.
         """
-        now, mark = time.monotonic(), (self.generation, mark)
-        if mark == self._mark and now - self._noted < REFRESH_SECONDS:
+        now, fingerprint = time.monotonic(), (self.generation, fingerprint)
+        if fingerprint == self._fingerprint and now - self._persisted_at < REFRESH_SECONDS:
             return
-        if mark != self._mark:
+        if fingerprint != self._fingerprint:
             others = (pod for pod in members if pod != self._pod)
-            self._keepers = frozenset(pod for pod, _ in zip(others, range(KEEPERS), strict=False))
-        self._mark, self._noted = mark, now
+            self._replica_pods = frozenset(
+                pod for pod, _ in zip(others, range(REPLICA_COUNT), strict=False)
+            )
+        self._fingerprint, self._persisted_at = fingerprint, now
         revision = self._state.revision + 1 if self._state else 1
         self._state = dataclasses.replace(
-            self._capture(), generation=self.generation, revision=revision
+            self._export_state(), generation=self.generation, revision=revision
         )
         if not self.successor:
             self._file.write(self.generation, self._state)
 
-    def heard(self, generation: int) -> None:
+    def on_generation(self, generation: int) -> None:
         """Somebody knows a coordinator of that generation."""
         if generation <= self.generation or self.successor:
             return
@@ -118,33 +127,36 @@ class Succession:
             web.post(names.PATH_STATE, self._on_copy),
         ]
 
-    def guarded(self, routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
+    def guard_routes(self, routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
         """The routes, as a coordinator that may be replaced, or know too little, answers them."""
         return [
             web.RouteDef(
-                route.method, route.path, self._guard(cast("Handler", route.handler)), route.kwargs
+                route.method,
+                route.path,
+                self._guard_handler(cast("Handler", route.handler)),
+                route.kwargs,
             )
             for route in routes
         ]
 
-    def _guard(self, handler: Handler) -> Handler:
+    def _guard_handler(self, handler: Handler) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             if request.path != names.PATH_STATUS:  # which anybody may ask, without a token
-                self.heard(_number(request.headers.get(names.GENERATION_HEADER, "")))
+                self.on_generation(_number(request.headers.get(names.GENERATION_HEADER, "")))
             try:
                 self._check()
-                if self._is_wanted(request):
+                if self._needs_replica(request):
                     found: web.StreamResponse = web.Response(status=names.STATUS_COPY_WANTED)
                 else:
                     found = await handler(request)
                 self._check()  # it may have been waited for long
             except errors.RoverError as error:
-                found = refusal(error)
+                found = error_response(error)
             found.headers[names.GENERATION_HEADER] = str(self.generation)
             wanted = found.status == names.STATUS_COPY_WANTED
-            keeper = request.headers.get(names.POD_HEADER) in self._keepers
+            keeper = request.headers.get(names.POD_HEADER) in self._replica_pods
             if self._state and keeper and not wanted:
-                found.headers[names.COPY_HEADER] = label(self._state)
+                found.headers[names.COPY_HEADER] = to_header(self._state)
             return found
 
         return answer
@@ -156,26 +168,26 @@ class Succession:
                 f"{self.successor}: ask the job's first pod by its name"
             )
 
-    def _is_wanted(self, request: web.Request) -> bool:
+    def _needs_replica(self, request: web.Request) -> bool:
         """Whether the asker's copy has to come first; it is not to be replaced by ours before."""
-        copy = order(request.headers.get(names.COPY_HEADER, ""))
+        copy = from_header(request.headers.get(names.COPY_HEADER, ""))
         brought = request.path == names.PATH_STATE and request.method == "POST"
-        return self._absorbed < copy < (self.generation, 0) and not brought
+        return self._imported < copy < (self.generation, 0) and not brought
 
     async def _on_fetch(self, _: web.Request) -> web.Response:
         return reply(self._state) if self._state else web.Response(status=404)
 
     async def _on_copy(self, request: web.Request) -> web.Response:
         state = await read(request, CoordinatorState)
-        told = order(label(state))
-        if not self._absorbed < told < (self.generation, 0):
-            return reply(Acknowledged(done=False, reason="a newer one is known"))
-        self._absorbed = told
+        told = from_header(to_header(state))
+        if not self._imported < told < (self.generation, 0):
+            return reply(Ack(done=False, reason="a newer one is known"))
+        self._imported = told
         if state.version != STATE_VERSION:
-            return reply(Acknowledged(done=False, reason=f"version {state.version} is unknown"))
+            return reply(Ack(done=False, reason=f"version {state.version} is unknown"))
         _log.info("goes on with the state of generation %d", state.generation)
-        self._absorb(state, False)  # noqa: FBT003 - the callback's one flag
-        return reply(Acknowledged())
+        self._import_state(state, False)  # noqa: FBT003 - the callback's one flag
+        return reply(Ack())
 
 
 def _number(text: str) -> int:

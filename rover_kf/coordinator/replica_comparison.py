@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from aiohttp import web
 
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Sealed
-from rover_kf.api.replica_checks import DigestTaken, ReplicaDigest, TensorSum
+from rover_kf.api.checkpoints import SlotSealed
+from rover_kf.api.replica_checks import DigestAck, ReplicaDigest, TensorChecksum
 from rover_kf.checkpoint import divergence
-from rover_kf.checkpoint.divergence import Division
+from rover_kf.checkpoint.divergence import ReplicaGroups
 from rover_kf.sidecar.http.app import read, reply
 from rover_kf.sidecar.http.long_poll import LongPoll
-from rover_kf.sidecar.interfaces import Story
+from rover_kf.sidecar.interfaces import EventRecorder
 
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 """Ranks, and tensors; an Event's message is bounded."""
@@ -34,9 +34,9 @@ _MOST_NAMED = 3
 _PAIR = 2
 
 
-def of(
+def mismatch_message(
     step: int,
-    division: Division,
+    grouping: ReplicaGroups,
     *,
     pods: Mapping[int, str],
     tensors: Sequence[str],
@@ -47,17 +47,17 @@ def of(
 
     Args:
         step: that was compared.
-        division: of its ranks.
+        grouping: of its ranks.
         pods: by rank.
         tensors: names of those in which they differ.
         count: how many tensors were compared.
         equal_step: the newest step that was found equal on all ranks.
     """
-    suspects = [f"{rank} ({pods[rank]})" for rank in division.suspects]
+    suspects = [f"{rank} ({pods[rank]})" for rank in grouping.suspects]
     where = f"{len(tensors)} of {count} tensors that all ranks should hold alike: {_some(tensors)}"
-    if division.is_decided:
+    if grouping.has_plurality:
         who = "rank {} differs" if len(suspects) == 1 else "ranks {} differ"
-        others = len(division.groups[0])
+        others = len(grouping.groups[0])
         found = f"{who.format(_some(suspects))} from the other {others} in {where}"
     else:
         why = "of two" if len(suspects) == _PAIR else "where no group is the largest"
@@ -74,28 +74,28 @@ def of(
 
 
 def _some(items: Sequence[str]) -> str:
-    more = len(items) - _MOST_NAMED
-    shown = ", ".join(items[:_MOST_NAMED])
+    more = len(items) - _MAX_NAMED
+    shown = ", ".join(items[:_MAX_NAMED])
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 _log = logging.getLogger(__name__)
 
 
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 
 
 """After the newest report the others are not waited for. A pod sums its ranks' slots in turn, a few
 gigabytes a second: of eight large ones the last is done a minute after the first."""
 
 
-_MOST_OPEN = 4
+_MAX_OPEN = 4
 
 
 """Steps that are compared at one time; beyond it the oldest is given up."""
 
 
-_MOST_TOLD = 16
+_MAX_REPORTED = 16
 
 
 """Sets of ranks that are told of in one round: who differs anew at each check fills no story."""
@@ -108,15 +108,15 @@ Key = tuple[int, int]
 
 
 @dataclasses.dataclass(slots=True)
-class _Check:
+class _StepComparison:
     """One step."""
 
-    heard: float
+    updated_at: float
     """When the newest report came."""
     digests: dict[int, ReplicaDigest] = dataclasses.field(default_factory=dict)
-    division: Division | None = None
+    grouping: ReplicaGroups | None = None
     """None: not all have reported, and it is still waited for them."""
-    listings: dict[int, tuple[TensorSum, ...]] = dataclasses.field(default_factory=dict)
+    listings: dict[int, tuple[TensorChecksum, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -124,12 +124,16 @@ class _Check:
         return sum(told.ranks for told in self.digests.values())
 
     @property
-    def wanted(self) -> tuple[int, ...]:
+    def listing_ranks(self) -> tuple[int, ...]:
         """Ranks whose listings are needed."""
-        return self.division.witnesses if self.division and not self.division.is_one else ()
+        return (
+            self.grouping.representatives
+            if self.grouping and not self.grouping.is_unanimous
+            else ()
+        )
 
 
-class ReplicaVerdicts:
+class ReplicaComparison:
     """One a coordinator.
 
     Args:
@@ -142,26 +146,26 @@ class ReplicaVerdicts:
     def __init__(
         self,
         every: int,
-        story: Story,
+        events: EventRecorder,
         *,
-        patience_seconds: float = _PATIENCE_SECONDS,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._every, self._story, self._patience = every, story, patience_seconds
+        self._every, self._events, self._timeout = every, events, timeout_seconds
         self._clock = clock
         self._poll = LongPoll()
         self._newest: Key = (0, 0)
         self._saves = 0
         self._due: tuple[Key, ...] = ()
-        self._open: dict[Key, _Check] = {}
-        self._told: set[tuple[int, ...]] = set()
+        self._open: dict[Key, _StepComparison] = {}
+        self._reported: set[tuple[int, ...]] = set()
         self._equal_step: int | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """For the coordinator's TCP port."""
         return [web.post(names.PATH_REPLICA_DIGEST, self._on_digest)]
 
-    def is_due(self, sealed: Sealed) -> bool:
+    def is_due(self, sealed: SlotSealed) -> bool:
         """Whether the step that a rank has sealed is to be checked; the same for all its ranks.
 
         The first save that this coordinator hears of, and every so many after it.
@@ -173,7 +177,7 @@ class ReplicaVerdicts:
         if key > self._newest:
             self._newest = key
             if self._saves % self._every == 0:
-                self._due = (*self._due, key)[-_MOST_OPEN:]
+                self._due = (*self._due, key)[-_MAX_OPEN:]
             self._saves += 1
         return key in self._due
 
@@ -182,44 +186,44 @@ class ReplicaVerdicts:
         if self._equal_step is not None:
             self._equal_step = None if step is None else min(step, self._equal_step)
         for check in self._open.values():
-            check.division = Division(())
+            check.grouping = ReplicaGroups(())
         self._open.clear()
-        self._told.clear()
+        self._reported.clear()
         self._poll.notify()
 
     async def _on_digest(self, request: web.Request) -> web.Response:
         told = await read(request, ReplicaDigest)
         key = (told.round, told.step)
         if told.listing:
-            self._take_listing(key, told)
-            return reply(DigestTaken())
-        check = self._opened(key)
-        if check.division is None:
-            check.digests[told.rank], check.heard = told, self._clock()
+            self._add_listing(key, told)
+            return reply(DigestAck())
+        check = self._get_comparison(key)
+        if check.grouping is None:
+            check.digests[told.rank], check.updated_at = told, self._clock()
         if check.ranks >= told.world_size:
-            self._divide(key, check)
+            self._compare(key, check)
             self._poll.notify()
 
-        def settled() -> Division | None:
-            if self._clock() - check.heard >= self._patience:
-                self._divide(key, check)  # Those who have reported are compared.
-            return check.division
+        def settled() -> ReplicaGroups | None:
+            if self._clock() - check.updated_at >= self._timeout:
+                self._compare(key, check)  # Those who have reported are compared.
+            return check.grouping
 
-        await self._poll.answer(settled, math.inf)
-        return reply(DigestTaken(listing_wanted=told.rank in check.wanted))
+        await self._poll.wait(settled, math.inf)
+        return reply(DigestAck(send_listing=told.rank in check.listing_ranks))
 
-    def _opened(self, key: Key) -> _Check:
-        check = self._open.setdefault(key, _Check(self._clock()))
-        while len(self._open) > _MOST_OPEN:
+    def _get_comparison(self, key: Key) -> _StepComparison:
+        check = self._open.setdefault(key, _StepComparison(self._clock()))
+        while len(self._open) > _MAX_OPEN:
             del self._open[min(self._open)]
         return check
 
-    def _divide(self, key: Key, check: _Check) -> None:
-        if check.division is not None:
+    def _compare(self, key: Key, check: _StepComparison) -> None:
+        if check.grouping is not None:
             return
         found = {r: told.digest for r, told in check.digests.items() if told.digest is not None}
-        check.division = divergence.divide(found)
-        if not check.division.is_one:
+        check.grouping = divergence.group_by_digest(found)
+        if not check.grouping.is_unanimous:
             return
         self._open.pop(key, None)
         all_told = len(found) == len(check.digests)
@@ -227,27 +231,29 @@ class ReplicaVerdicts:
             self._equal_step = key[1]
             _log.info("step %d: %d ranks hold the same", key[1], check.ranks)
 
-    def _take_listing(self, key: Key, told: ReplicaDigest) -> None:
+    def _add_listing(self, key: Key, digest: ReplicaDigest) -> None:
         check = self._open.get(key)
-        if check is None or check.division is None or told.rank not in check.wanted:
+        if check is None or check.grouping is None or digest.rank not in check.listing_ranks:
             return
-        check.listings[told.rank] = told.listing
-        if len(check.listings) == len(check.wanted):
+        check.listings[digest.rank] = digest.listing
+        if len(check.listings) == len(check.listing_ranks):
             del self._open[key]
-            self._tell(key[1], check, check.division)
+            self._emit_mismatch(key[1], check, check.grouping)
 
-    def _tell(self, step: int, check: _Check, division: Division) -> None:
-        if division.suspects in self._told or len(self._told) >= _MOST_TOLD:
-            _log.info("step %d: ranks still differ: %s", step, division.suspects)
+    def _emit_mismatch(self, step: int, check: _StepComparison, grouping: ReplicaGroups) -> None:
+        if grouping.suspects in self._reported or len(self._reported) >= _MAX_REPORTED:
+            _log.info("step %d: ranks still differ: %s", step, grouping.suspects)
             return
-        self._told.add(division.suspects)
-        first = check.digests[division.witnesses[0]]
-        message = of(
+        self._reported.add(grouping.suspects)
+        first = check.digests[grouping.representatives[0]]
+        message = mismatch_message(
             step,
-            division,
+            grouping,
             pods={rank: told.pod for rank, told in check.digests.items()},
-            tensors=divergence.differing([check.listings[rank] for rank in check.wanted]),
+            tensors=divergence.differing_names(
+                [check.listings[rank] for rank in check.listing_ranks]
+            ),
             count=first.tensors,
             equal_step=self._equal_step,
         )
-        self._story.record(names.EVENT_REPLICA_MISMATCH, message, warning=True)
+        self._events.record(names.EVENT_REPLICA_MISMATCH, message, warning=True)

@@ -11,7 +11,7 @@ import logging
 import pathlib
 
 from rover_kf.api import names
-from rover_kf.elastic.rendezvous.effects import Closed
+from rover_kf.elastic.rendezvous.effects import JobClosed
 from rover_kf.system import shared_volume
 
 RECENT_SECONDS = 2.0
@@ -26,41 +26,41 @@ LONGEST_SECONDS = 2.0
 """The wait for one more; an embedded job is looked at twice a second."""
 
 
-class LastLook:
+class FinalPoll:
     """Looks at the status by who wants the Events too: the reconciler, not a progress bar."""
 
     def __init__(self) -> None:
-        self._at = float("-inf")
+        self._polled_at = float("-inf")
         self.after = 0
         """Sequence of the newest Event that a look knew of."""
-        self._asked = asyncio.Event()
+        self._polled = asyncio.Event()
 
-    def asked(self, now: float, after: int) -> None:
+    def record_poll(self, now: float, after: int) -> None:
         """The status was asked for.
 
         Args:
             now: by a steady clock.
             after: the sequence above which Events were asked for.
         """
-        self._at, self.after = now, after
-        self._asked.set()
+        self._polled_at, self.after = now, after
+        self._polled.set()
 
     async def wait(self, now: float) -> None:
         """Until it was asked for once more; not at all if nobody has asked lately."""
-        if now - self._at > RECENT_SECONDS:
+        if now - self._polled_at > RECENT_SECONDS:
             return
-        self._asked.clear()
+        self._polled.clear()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._asked.wait(), LONGEST_SECONDS)
+            await asyncio.wait_for(self._polled.wait(), LONGEST_SECONDS)
 
 
 _log = logging.getLogger(__name__)
 
 
-NAME = "verdict.json"
+VERDICT_FILE = "verdict.json"
 
 
-class VerdictFile:
+class VerdictStore:
     """One a coordinator.
 
     Args:
@@ -68,11 +68,11 @@ class VerdictFile:
         pod_uid: whose verdict it is: a volume may outlive its pod where it runs embedded.
     """
 
-    def __init__(self, home: pathlib.Path, pod_uid: str) -> None:
-        self._path = home / names.RUN_DIR / NAME
+    def __init__(self, volume_path: pathlib.Path, pod_uid: str) -> None:
+        self._path = volume_path / names.RUN_DIR / VERDICT_FILE
         self._pod_uid = pod_uid
 
-    def write(self, closed: Closed) -> None:
+    def write(self, closed: JobClosed) -> None:
         """Keep it."""
         found = {
             "pod_uid": self._pod_uid,
@@ -84,12 +84,12 @@ class VerdictFile:
         except OSError as error:
             _log.warning("the verdict could not be kept: %s", error)
 
-    def read(self) -> Closed | None:
+    def read(self) -> JobClosed | None:
         """What was kept; None if the job goes on."""
         try:
             found = json.loads(shared_volume.read(self._path))
             same_pod = found["pod_uid"] == self._pod_uid
-            closed = Closed(int(found["exit_code"]), str(found["verdict"]))
+            closed = JobClosed(int(found["exit_code"]), str(found["verdict"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

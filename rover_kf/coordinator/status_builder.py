@@ -5,18 +5,18 @@
 from __future__ import annotations
 
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.coordinator.commit.commit_service import Commits
+from rover_kf.coordinator.commit.commit_service import CommitService
 from rover_kf.coordinator.telemetry import Telemetry
 from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
 
-_MOST_AWAITED = 64
+_MAX_AWAITED = 64
 """Of a status; the next one tells of others."""
 
 
-def standing(
+def build_status(
     rendezvous: Rendezvous,
     telemetry: Telemetry,
-    commits: Commits,
+    commits: CommitService,
     *,
     job: str,
     started_at: float,
@@ -36,7 +36,7 @@ def standing(
     current = world.round
     return CoordinatorStatus(
         job=job,
-        phase=phase(rendezvous, telemetry),
+        phase=job_phase(rendezvous, telemetry),
         round=world.round_number,
         nodes=len(current.members) if current else 0,
         expected_nodes=world.expected,
@@ -46,7 +46,7 @@ def standing(
         sealed_step=commits.sealed_step,
         durable_step=commits.durable_step,
         samples_per_second=telemetry.windows.samples_per_second,
-        restarts=rendezvous.steward.failures,
+        restarts=rendezvous.failure_policy.failures,
         windows=telemetry.windows.closed,
         window_closes=telemetry.windows.closes_at,
         goodput=telemetry.goodput(now),
@@ -56,11 +56,11 @@ def standing(
         now=now,
         restart_seconds=telemetry.restart_seconds,
         verdict=world.closed.verdict if world.closed else "",
-        saves=commits.seals.saves,
-        save_seconds=commits.seals.seconds,
-        snapshot_bytes=commits.seals.snapshot_bytes,
-        replicated=commits.seals.replicated,
-        awaited=world.missing[:_MOST_AWAITED],
+        saves=commits.sealed_steps.saves,
+        save_seconds=commits.sealed_steps.seconds,
+        snapshot_bytes=commits.sealed_steps.snapshot_bytes,
+        replicated=commits.sealed_steps.replicated,
+        awaited_ranks=world.missing_ranks[:_MAX_AWAITED],
         memory_peak=telemetry.usage.memory,
         memory_trend=telemetry.usage.series.trend(),
         cpu_peak=telemetry.usage.cores,
@@ -68,14 +68,14 @@ def standing(
     )
 
 
-def phase(rendezvous: Rendezvous, telemetry: Telemetry) -> str:
+def job_phase(rendezvous: Rendezvous, telemetry: Telemetry) -> str:
     """The job's, of ``CoordinatorStatus``; the first world has nothing to recover from."""
     world = rendezvous.world
     if world.closed:
         return "failed" if world.closed.exit_code else "finished"
     if world.drain_at:
         return "draining"
-    first = world.round_number <= world.limits.first_round or not world.progress.ever
+    first = world.round_number <= world.limits.first_round or not world.progress.any_reported
     if world.active and (telemetry.stepping or first):
         return "training"
     return "recovering" if telemetry.step else "waiting"

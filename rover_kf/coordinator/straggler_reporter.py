@@ -8,57 +8,60 @@ For as long as the rule holds it stands in the status, for a controller that may
 from __future__ import annotations
 
 from rover_kf.api import names
-from rover_kf.api.faults.straggler_reports import SlowPod
+from rover_kf.api.faults.straggler_reports import Straggler
 from rover_kf.api.membership import Member, Round
 from rover_kf.api.samples import StepReport
 from rover_kf.elastic import stragglers
-from rover_kf.elastic.stragglers import Straggler, Stragglers
-from rover_kf.sidecar.event_log import Chronicle
+from rover_kf.elastic.stragglers import StragglerDetector, StragglerRank
+from rover_kf.sidecar.event_log import EventLog
 
 
-class SlowRanks:
+class StragglerReporter:
     """One a coordinator.
 
     Args:
         chronicle: where they are told.
     """
 
-    def __init__(self, chronicle: Chronicle) -> None:
-        self._chronicle = chronicle
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
         self._round: Round | None = None
-        self._stragglers = Stragglers(0, 0)
+        self._stragglers = StragglerDetector(0, 0)
         self._since: dict[int, float] = {}
 
-    def formed(self, current: Round) -> None:
+    def on_round_started(self, current: Round) -> None:
         """A round begins: its ranks are other processes."""
         self._round = current
-        self._stragglers = Stragglers(current.number, current.world_size)
+        self._stragglers = StragglerDetector(current.number, current.world_size)
         self._since = {}
 
-    def heard(self, report: StepReport, now: float) -> None:
+    def on_report(self, report: StepReport, now: float) -> None:
         """A training process tells of steps; now in Unix seconds."""
-        for found in self._stragglers.heard(report):
+        for found in self._stragglers.on_report(report):
             message = (
-                f"rank {found.rank} in {self._place(found.rank)} takes {found.seconds:.3g} s of a "
-                f"step by itself, {found.seconds / found.others:.1f} times the others' "
-                f"{found.others:.3g} s, in {stragglers.SLOW_WINDOWS} of the last "
+                f"rank {found.rank} in {self._location(found.rank)} takes "
+                f"{found.seconds:.3g} s of a "
+                f"step by itself, {found.seconds / found.others_seconds:.1f} times the others' "
+                f"{found.others_seconds:.3g} s, in {stragglers.SLOW_WINDOWS} of the last "
                 f"{stragglers.WINDOWS} windows of {stragglers.WINDOW_STEPS} steps: they wait for it"
             )
-            self._chronicle.record(names.EVENT_STRAGGLER, message, warning=True)
+            self._event_log.record(names.EVENT_STRAGGLER, message, warning=True)
         ranks = {found.rank for found in self._stragglers.current}
         self._since = {rank: self._since.get(rank, now) for rank in ranks}
 
     @property
-    def known(self) -> tuple[SlowPod, ...]:
+    def current(self) -> tuple[Straggler, ...]:
         """For whom the rule holds now; none while their round does not run."""
         return tuple(self._slow_pod(found) for found in self._stragglers.current)
 
-    def _slow_pod(self, found: Straggler) -> SlowPod:
-        member = self._member(found.rank)
-        ratio = round(found.seconds / found.others, 2)
-        return SlowPod(member.pod, member.node, found.rank, ratio, self._since[found.rank])
+    def _slow_pod(self, straggler: StragglerRank) -> Straggler:
+        member = self._member(straggler.rank)
+        ratio = round(straggler.seconds / straggler.others_seconds, 2)
+        return Straggler(
+            member.pod, member.node, straggler.rank, ratio, self._since[straggler.rank]
+        )
 
-    def _place(self, rank: int) -> str:
+    def _location(self, rank: int) -> str:
         member = self._member(rank)
         return f"{member.pod} on {member.node}" if member.node else member.pod
 

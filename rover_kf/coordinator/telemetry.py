@@ -9,13 +9,13 @@ clocks differ.
 
 from __future__ import annotations
 
-from rover_kf.api.coordinator_state import TelemetryMemory
+from rover_kf.api.coordinator_state import TelemetryState
 from rover_kf.api.membership import Round
 from rover_kf.api.samples import Goodput, StepReport
-from rover_kf.metrics.dataset_progress import Places
-from rover_kf.metrics.goodput import Account
-from rover_kf.metrics.resource_peaks import Usage
-from rover_kf.metrics.windows import Windows
+from rover_kf.metrics.dataset_progress import DatasetProgress
+from rover_kf.metrics.goodput import GoodputAccount
+from rover_kf.metrics.resource_peaks import ResourcePeaks
+from rover_kf.metrics.windows import ThroughputWindows
 
 
 class Telemetry:
@@ -27,16 +27,16 @@ class Telemetry:
     """
 
     def __init__(self, window_seconds: float, started_at: float) -> None:
-        self.windows = Windows(window_seconds)
-        self.usage = Usage()
-        self.places = Places()
+        self.windows = ThroughputWindows(window_seconds)
+        self.usage = ResourcePeaks()
+        self.dataset_progress = DatasetProgress()
         self.step = 0
         """Newest step that was reported in the newest round that reported any."""
         self.total_steps: int | None = None
         self.restart_seconds = 0.0
         self.stepping = False
         """Whether every rank of the current round has stepped."""
-        self._account = Account.begin(started_at)
+        self._account = GoodputAccount.begin(started_at)
         self._round: Round | None = None
         self._over = False
         """Whether the newest round has ended and none has followed yet."""
@@ -45,43 +45,43 @@ class Telemetry:
         self._ranks: set[int] = set()
         self._best = 0
         self._redo_until = 0
-        self._broken_at: float | None = None
-        self._recalled_round = 0
+        self._ended_at: float | None = None
+        self._imported_round = 0
 
-    def formed(self, current: Round, now: float) -> None:
+    def on_round_started(self, current: Round, now: float) -> None:
         """A round starts, or one that runs was taken over."""
-        recalled, self._recalled_round = self._recalled_round, 0
+        recalled, self._imported_round = self._imported_round, 0
         if self._best and recalled and recalled != current.number:
             # Nobody saw that one end: the last step of it that was told was its last.
             self._redo_until = self._best
-            self._account = self._account.claim(self._cause)
+            self._account = self._account.reassign(self._cause)
         if self._best and recalled != current.number:
             self._account = self._account.enter(self._cause, now)
         self._round, self._ranks, self.stepping = current, set(), False
         self._over = False
         self.usage.begin(len(current.members), current.world_size)
-        self.places.begin()
+        self.dataset_progress.begin()
         self.windows.begin(
             current.number, nodes=len(current.members), world_size=current.world_size
         )
 
-    def broken(self, now: float, *, planned: bool) -> None:
+    def on_round_ended(self, now: float, *, planned: bool) -> None:
         """The round has ended; its members are called together for the next."""
-        if self._broken_at is None:
-            self._broken_at = now
+        if self._ended_at is None:
+            self._ended_at = now
         self._cause = "scaling" if planned else "recovery"
         # Before the first step of all, the job still waits for its first start.
         if self._best:
             if self.stepping:
                 # Since the last step of all ranks another had begun, and came to nothing.
-                self._account = self._account.claim(self._cause)
-            self._account = self._account.enter(self._calling, now)
+                self._account = self._account.reassign(self._cause)
+            self._account = self._account.enter(self._change_bucket, now)
         self._redo_until, self.stepping = self._best, False
         self._over = True
 
     def pods_missing(self, now: float, *, missing: bool) -> None:
         """Whether those who are there could start a round, if only the others came."""
-        bucket = "waiting" if missing else self._calling
+        bucket = "waiting" if missing else self._change_bucket
         if self._over and self._best and self._account.bucket != bucket:
             self._account = self._account.enter(bucket, now)
 
@@ -89,8 +89,8 @@ class Telemetry:
         """Take a report; returns the seconds that a change took, when it is over."""
         if self._round is None or report.round != self._round.number:
             return None
-        self.usage.heard(report, now)
-        self.places.heard(report, now)
+        self.usage.on_report(report, now)
+        self.dataset_progress.on_report(report, now)
         if not report.samples:
             return None
         self.total_steps = report.total_steps or self.total_steps
@@ -106,7 +106,7 @@ class Telemetry:
             return None
         if not self.stepping and len(self._ranks) >= self._round.world_size:
             self.stepping = True
-            took = self._changed(min(report.samples[0].ended_at, now))
+            took = self._on_resumed(min(report.samples[0].ended_at, now))
         for whole in whole_steps:
             ended = min(whole.ended_at, now)
             self._account = self._account.step(
@@ -126,12 +126,12 @@ class Telemetry:
         """When the account was begun; Unix seconds."""
         return self._account.started_at
 
-    def remember(self) -> TelemetryMemory:
+    def export_state(self) -> TelemetryState:
         """What of it must outlive this process."""
         running = self._round is not None and not self._over
-        return TelemetryMemory(
+        return TelemetryState(
             started_at=self._account.started_at,
-            at=self._account.settled_at,
+            settled_at=self._account.settled_at,
             spent=self._account.seconds(),
             bucket=self._account.bucket,
             round=self._round.number if self._round and running else 0,
@@ -141,25 +141,25 @@ class Telemetry:
             total_steps=self.total_steps,
         )
 
-    def recall(self, memory: TelemetryMemory) -> None:
+    def import_state(self, state: TelemetryState) -> None:
         """Go on from a memory: what follows is as it was, if the round still runs."""
-        if memory.started_at >= self._account.started_at:
+        if state.started_at >= self._account.started_at:
             return
-        self._account = Account.recall(
-            memory.started_at, memory.at, bucket=memory.bucket, spent=memory.spent
+        self._account = GoodputAccount.restore(
+            state.started_at, state.settled_at, bucket=state.bucket, spent=state.spent
         )
-        self._recalled_round, self._redo_until = memory.round, memory.redo_until
-        self._over = not memory.round
-        self.step, self._best = max(self.step, memory.step), max(self._best, memory.best)
-        self.total_steps = self.total_steps or memory.total_steps
+        self._imported_round, self._redo_until = state.round, state.redo_until
+        self._over = not state.round
+        self.step, self._best = max(self.step, state.step), max(self._best, state.best)
+        self.total_steps = self.total_steps or state.total_steps
 
     @property
-    def _calling(self) -> str:
+    def _change_bucket(self) -> str:
         return "rendezvous" if self._cause == "recovery" else "scaling"
 
-    def _changed(self, at: float) -> float | None:
-        if self._broken_at is None:
+    def _on_resumed(self, timestamp: float) -> float | None:
+        if self._ended_at is None:
             return None
-        self.restart_seconds = max(at - self._broken_at, 0.0)
-        self._broken_at = None
+        self.restart_seconds = max(timestamp - self._ended_at, 0.0)
+        self._ended_at = None
         return self.restart_seconds

@@ -15,7 +15,7 @@ from rover_kf import errors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """What one rank computes at once, in positions of the batch."""
 
     begin: int
@@ -47,7 +47,7 @@ class Batches:
     """Samples a step, over all ranks."""
     rank: int
     world_size: int
-    most: int
+    max_samples: int
     """Samples that a rank computes at once; what it takes of a step is cut into parts of it."""
     drop_last: bool = False
     """Leave out the samples that do not fill a batch."""
@@ -56,9 +56,10 @@ class Batches:
         """Refuse what cannot be cut."""
         if self.samples < 1:
             raise errors.InputError("the data set is empty: there is nothing to train on")
-        if self.batch < 1 or self.most < 1:
+        if self.batch < 1 or self.max_samples < 1:
             raise errors.InputError(
-                f"a batch of {self.batch} samples, {self.most} at once: both must be 1 or more"
+                f"a batch of {self.batch} samples, {self.max_samples} at once: both must "
+                "be 1 or more"
             )
         if not 0 <= self.rank < self.world_size:
             raise errors.InputError(f"rank {self.rank} of {self.world_size} processes")
@@ -85,7 +86,7 @@ class Batches:
         left = max(self.samples - self.done, 0)
         return self.full if self.drop_last else -(-left // self.batch)
 
-    def rest(self, done: int) -> Batches:
+    def starting_at(self, done: int) -> Batches:
         """The same from a place on."""
         return dataclasses.replace(self, done=done)
 
@@ -97,7 +98,7 @@ class Batches:
         """Samples of the epoch that are used after a step."""
         return min(self.begin_of(step + 1), self.samples)
 
-    def parts_of(self, size: int) -> tuple[Part, ...]:
+    def parts_of(self, size: int) -> tuple[BatchPart, ...]:
         """What the rank computes of a batch, one after the other.
 
         All ranks compute as many parts, since collectives come with each of them. Where the samples
@@ -108,7 +109,7 @@ class Batches:
         """
         marks = self._marks(size)
         return tuple(
-            Part(
+            BatchPart(
                 at if at < end else 0,
                 end if at < end else 1,
                 (end - at) * self.world_size / size,
@@ -119,6 +120,6 @@ class Batches:
 
     def _marks(self, size: int) -> list[int]:
         """Where the rank's parts begin and end."""
-        count = -(-size // (self.world_size * self.most))
+        count = -(-size // (self.world_size * self.max_samples))
         parts, first = count * self.world_size, count * self.rank
         return [size * part // parts for part in range(first, first + count + 1)]

@@ -12,95 +12,95 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rover_kf.api.data import Progress, Span
-from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.api.data import DataProgress, SlotSpan
+from rover_kf.data_sharding.interval_set import IntervalSet
 
 
-class Union:
+class ConsumedSet:
     """Of one data set.
 
     Args:
         progress: that it begins with.
     """
 
-    def __init__(self, progress: Progress | None = None) -> None:
-        known = progress or Progress()
+    def __init__(self, progress: DataProgress | None = None) -> None:
+        known = progress or DataProgress()
         self.epoch = known.epoch
-        self._done = {name: Ranges.from_text(text) for name, text in known.done.items()}
-        self._poison = {name: Ranges.from_text(text) for name, text in known.poison.items()}
+        self._done = {name: IntervalSet.from_text(text) for name, text in known.done.items()}
+        self._poison = {name: IntervalSet.from_text(text) for name, text in known.poison.items()}
 
     @classmethod
-    def of(cls, told: Iterable[Progress]) -> Union:
+    def from_progress(cls, states: Iterable[DataProgress]) -> ConsumedSet:
         """What is used by what several have seen; who is an epoch behind adds nothing."""
         found = cls()
-        for progress in told:
+        for progress in states:
             other = cls(progress)
             if other.epoch > found.epoch:
                 found = other
             elif other.epoch == found.epoch:
-                found.aside(progress.poison)
-                found.know(progress.done)
+                found.add_poison(progress.poison)
+                found.add_consumed(progress.done)
         return found
 
-    def agree(self, brought: Sequence[Sequence[Span]]) -> list[bool]:
+    def accept_batches(self, batches: Sequence[Sequence[SlotSpan]]) -> list[bool]:
         """Count what ranks bring to a step.
 
         Args:
-            brought: spans of each rank's batch, by rank; the same on all of them.
+            batches: spans of each rank's batch, by rank; the same on all of them.
 
         Returns:
             Of each rank whether its batch counts: unless a slot of it was used before.
         """
-        return [self._count(spans) for spans in brought]
+        return [self._accept(spans) for spans in batches]
 
-    def _count(self, spans: Sequence[Span]) -> bool:
-        if any(self._of(span.partition).within(span.begin, span.end) for span in spans):
+    def _accept(self, spans: Sequence[SlotSpan]) -> bool:
+        if any(self._consumed(span.partition).intersect(span.begin, span.end) for span in spans):
             return False
         for span in spans:
-            self._of(span.partition).add(span.begin, span.end)
+            self._consumed(span.partition).add(span.begin, span.end)
         return True
 
-    def lacks(self, spans: Iterable[Span]) -> list[Span]:
+    def missing(self, spans: Iterable[SlotSpan]) -> list[SlotSpan]:
         """Slots that are not used yet."""
         return [
-            Span(span.partition, begin, end)
+            SlotSpan(span.partition, begin, end)
             for span in spans
-            for begin, end in self._of(span.partition).gaps(span.begin, span.end)
+            for begin, end in self._consumed(span.partition).gaps(span.begin, span.end)
         ]
 
-    def know(self, done: Mapping[str, str]) -> None:
+    def add_consumed(self, done: Mapping[str, str]) -> None:
         """Slots were used."""
         for name, text in done.items():
-            for begin, end in Ranges.from_text(text):
-                self._of(name).add(begin, end)
+            for begin, end in IntervalSet.from_text(text):
+                self._consumed(name).add(begin, end)
 
-    def aside(self, poison: Mapping[str, str]) -> None:
+    def add_poison(self, poison: Mapping[str, str]) -> None:
         """Slots were set aside."""
         for name, text in poison.items():
-            for begin, end in Ranges.from_text(text):
-                self._poison.setdefault(name, Ranges()).add(begin, end)
+            for begin, end in IntervalSet.from_text(text):
+                self._poison.setdefault(name, IntervalSet()).add(begin, end)
 
     @property
     def used(self) -> int:
         """Slots of the epoch."""
         return sum(ranges.total for ranges in self._done.values())
 
-    def turn(self) -> None:
+    def next_epoch(self) -> None:
         """The next epoch begins."""
         self.epoch += 1
         self._done, self._poison = {}, {}
 
-    def progress(self) -> Progress:
+    def progress(self) -> DataProgress:
         """For a checkpoint."""
         poison = {name: ranges.copy() for name, ranges in sorted(self._poison.items())}
         for name, ranges in poison.items():
-            for begin, end in self._of(name):
+            for begin, end in self._consumed(name):
                 ranges.remove(begin, end)  # one rank could not read what another one used
-        return Progress(
+        return DataProgress(
             self.epoch,
             {name: ranges.to_text() for name, ranges in sorted(self._done.items()) if ranges},
             {name: ranges.to_text() for name, ranges in poison.items() if ranges},
         )
 
-    def _of(self, name: str) -> Ranges:
-        return self._done.setdefault(name, Ranges())
+    def _consumed(self, name: str) -> IntervalSet:
+        return self._done.setdefault(name, IntervalSet())

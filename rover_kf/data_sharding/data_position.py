@@ -10,17 +10,17 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.api.data import DataPlan, Partition, Progress
+from rover_kf.api.data import DataPlan, DataProgress, Partition
 
 VERSION = 1
 
 
-def kept(identity: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+def dump(identity: Mapping[str, Any], progress: DataProgress) -> dict[str, Any]:
     """What a checkpoint keeps, as plain data."""
     return {"version": VERSION, **identity, "progress": codec.encode(progress)}
 
 
-def found(identity: Mapping[str, Any], state: Mapping[str, Any]) -> Progress:
+def load(identity: Mapping[str, Any], state: Mapping[str, Any]) -> DataProgress:
     """What of these data a checkpoint has used.
 
     Raises:
@@ -38,7 +38,7 @@ def found(identity: Mapping[str, Any], state: Mapping[str, Any]) -> Progress:
                 f"set has {own!r}; train on the same data, or leave it out of the state to "
                 "begin anew"
             )
-    return codec.decode(Progress, state["progress"])
+    return codec.decode(DataProgress, state["progress"])
 
 
 def identity(
@@ -49,12 +49,12 @@ def identity(
     return {"name": name, "fingerprint": fingerprint, "order": order, "slots": slots}
 
 
-def to_text(plan: DataPlan, progress: Progress) -> str:
+def to_text(plan: DataPlan, progress: DataProgress) -> str:
     """For a checkpoint that keeps texts."""
-    return json.dumps(kept(_of(plan), progress))
+    return json.dumps(dump(_plan_identity(plan), progress))
 
 
-def from_text(plan: DataPlan, text: str) -> Progress:
+def from_text(plan: DataPlan, text: str) -> DataProgress:
     """What ``to_text`` has written.
 
     Raises:
@@ -62,12 +62,12 @@ def from_text(plan: DataPlan, text: str) -> Progress:
     """
     try:
         state = json.loads(text)
-        return found(_of(plan), state)
-    except (ValueError, KeyError, TypeError, errors.MessageError) as cause:
+        return load(_plan_identity(plan), state)
+    except (ValueError, KeyError, TypeError, errors.ProtocolError) as cause:
         raise errors.CheckpointError(
             f"the place in data set {plan.name!r} cannot be read from the checkpoint: {cause!r}"
         ) from cause
 
 
-def _of(plan: DataPlan) -> dict[str, Any]:
+def _plan_identity(plan: DataPlan) -> dict[str, Any]:
     return identity(plan.name, plan.fingerprint, plan.order, plan.partitions)

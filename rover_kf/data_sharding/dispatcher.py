@@ -13,7 +13,13 @@ import dataclasses
 import itertools
 
 from rover_kf import errors
-from rover_kf.api.data import MOST_AT_ONCE, DataPlan, Partition, Progress, Span
+from rover_kf.api.data import (
+    MAX_SPANS_PER_REQUEST,
+    DataPlan,
+    DataProgress,
+    Partition,
+    SlotSpan,
+)
 from rover_kf.api.leases import (
     FINISHED,
     GO,
@@ -22,13 +28,13 @@ from rover_kf.api.leases import (
     LeaseReply,
     LeaseRequest,
     RegisterData,
-    Registered,
+    RegisterReply,
 )
-from rover_kf.data_sharding.consumed_set import Union
-from rover_kf.data_sharding.lease_terms import Terms
-from rover_kf.data_sharding.ledger import Ledger
+from rover_kf.data_sharding.consumed_set import ConsumedSet
+from rover_kf.data_sharding.lease_terms import LeaseTerms
+from rover_kf.data_sharding.ledger import LeaseLedger
 
-MOST_DATA_SETS = 64
+MAX_DATA_SETS = 64
 """Of a job; more are refused, since each costs memory."""
 _DIGITS = 9
 """Of a rank, at most."""
@@ -37,7 +43,7 @@ SHARED_LEASE_SECONDS = 30.0
 
 
 @dataclasses.dataclass(slots=True)
-class Counter:
+class LeaseCounter:
     """One data set in one round."""
 
     plan: DataPlan
@@ -45,15 +51,15 @@ class Counter:
     world_size: int
     shared: bool
     ranks: dict[int, RegisterData] = dataclasses.field(default_factory=dict)
-    ledger: Ledger | None = None
+    ledger: LeaseLedger | None = None
     """None: not all ranks have registered."""
-    answered: dict[str, LeaseReply] = dataclasses.field(default_factory=dict)
+    last_replies: dict[str, LeaseReply] = dataclasses.field(default_factory=dict)
     """Of each worker the last one."""
     tickets: dict[int, str] = dataclasses.field(default_factory=dict)
     """By rank, since its last process came: with which another one takes its place."""
 
 
-class Desk:
+class ShardDispatcher:
     """One a coordinator.
 
     Args:
@@ -63,16 +69,16 @@ class Desk:
     """
 
     def __init__(
-        self, terms: Terms | None = None, shared: Terms | None = None, name: str = ""
+        self, terms: LeaseTerms | None = None, shared: LeaseTerms | None = None, name: str = ""
     ) -> None:
         self._name, self._answers = name, itertools.count(1)
-        self._terms = terms or Terms()
-        self._shared = shared or Terms(SHARED_LEASE_SECONDS, by_speed=True)
-        self.counters: dict[str, Counter] = {}
+        self._terms = terms or LeaseTerms()
+        self._shared = shared or LeaseTerms(SHARED_LEASE_SECONDS, by_speed=True)
+        self.counters: dict[str, LeaseCounter] = {}
 
     # -- registering ------------------------------------------------------------------------------
 
-    def register(self, told: RegisterData, now: float) -> Registered:
+    def register(self, registration: RegisterData, now: float) -> RegisterReply:
         """A rank says what it has; the ledger begins when all ranks of the round have.
 
         Returns:
@@ -82,47 +88,54 @@ class Desk:
             Conflict: its round is over.
             InputError: its plan is none, or another one than other ranks have.
         """
-        counter = self._counter(told)
-        before = counter.ranks.get(told.rank)
-        if before is not None and before.worker != told.worker:
-            ticket = counter.tickets.setdefault(told.rank, self._answer())
-            if told.ticket != ticket:
-                return Registered(ticket)
-            del counter.tickets[told.rank]
-        counter.ranks[told.rank] = told
-        if before is not None and before.worker == told.worker and counter.ledger is not None:
-            return Registered()  # the same again: its answer was lost
+        counter = self._counter_for(registration)
+        before = counter.ranks.get(registration.rank)
+        if before is not None and before.worker != registration.worker:
+            ticket = counter.tickets.setdefault(registration.rank, self._new_answer_id())
+            if registration.ticket != ticket:
+                return RegisterReply(ticket)
+            del counter.tickets[registration.rank]
+        counter.ranks[registration.rank] = registration
+        if (
+            before is not None
+            and before.worker == registration.worker
+            and counter.ledger is not None
+        ):
+            return RegisterReply()  # the same again: its answer was lost
         if before is not None and counter.ledger is not None:
-            counter.ledger.gone(before.worker)
-            counter.answered.pop(before.worker, None)
-        all_here = counter.ledger is None and len(counter.ranks) == told.world_size
-        if (told.rank == 0) if told.shared else all_here:
-            self._open(counter, now)
-        elif counter.ledger is not None and told.generation == counter.ledger.generation:
-            counter.ledger.adopt(told.worker, told.held, now)
-        return Registered()
+            counter.ledger.remove_worker(before.worker)
+            counter.last_replies.pop(before.worker, None)
+        all_here = counter.ledger is None and len(counter.ranks) == registration.world_size
+        if (registration.rank == 0) if registration.shared else all_here:
+            self._open_ledger(counter, now)
+        elif counter.ledger is not None and registration.generation == counter.ledger.generation:
+            counter.ledger.adopt(registration.worker, registration.held, now)
+        return RegisterReply()
 
-    def _answer(self) -> str:
+    def _new_answer_id(self) -> str:
         """A name that no other answer of any coordinator has."""
         return f"{self._name}{next(self._answers)}"
 
-    def _counter(self, told: RegisterData) -> Counter:
-        known = self.counters.get(told.plan.name)
-        if known is None or told.round > known.round:
-            told.plan.check()
-            if known is None and len(self.counters) >= MOST_DATA_SETS:
+    def _counter_for(self, registration: RegisterData) -> LeaseCounter:
+        known = self.counters.get(registration.plan.name)
+        if known is None or registration.round > known.round:
+            registration.plan.check()
+            if known is None and len(self.counters) >= MAX_DATA_SETS:
                 raise errors.InputError(
-                    f"{told.plan.name!r} would be one more than {MOST_DATA_SETS} data sets; give "
+                    f"{registration.plan.name!r} would be one more than {MAX_DATA_SETS} "
+                    "data sets; give "
                     "those that are read in turn one name"
                 )
-            known = Counter(told.plan, told.round, told.world_size, told.shared)
-            self.counters[told.plan.name] = known
-        if told.round < known.round:
-            raise errors.Conflict(f"round {told.round} is over; {known.round} runs")
-        _compare(known, told)
+            known = LeaseCounter(
+                registration.plan, registration.round, registration.world_size, registration.shared
+            )
+            self.counters[registration.plan.name] = known
+        if registration.round < known.round:
+            raise errors.Conflict(f"round {registration.round} is over; {known.round} runs")
+        _reject_mismatch(known, registration)
         return known
 
-    def _open(self, counter: Counter, now: float) -> None:
+    def _open_ledger(self, counter: LeaseCounter, now: float) -> None:
         """Make the ledger from what all states together have seen."""
         told = counter.ranks.values()
         generation = max(1, *(rank.generation for rank in told))
@@ -133,11 +146,11 @@ class Desk:
         if counter.shared and counter.ranks[0].generation < generation:
             generation += 1
         states = [counter.ranks[0]] if counter.shared else told
-        seen = Union.of(rank.progress for rank in states).progress()
+        seen = ConsumedSet.from_progress(rank.progress for rank in states).progress()
         terms = self._shared if counter.shared else self._terms
         before = counter.ledger.workers.keys() if counter.ledger is not None else None
-        counter.ledger = Ledger(counter.plan, seen, generation=generation, terms=terms)
-        counter.answered.clear()
+        counter.ledger = LeaseLedger(counter.plan, seen, generation=generation, terms=terms)
+        counter.last_replies.clear()
         for rank in told:
             gone = rank.rank and before is not None and rank.worker not in before
             if rank.generation in (0, generation) and not gone:
@@ -145,12 +158,12 @@ class Desk:
 
     # -- handing out ------------------------------------------------------------------------------
 
-    def ask(self, request: LeaseRequest, now: float) -> LeaseReply:
+    def handle_request(self, request: LeaseRequest, now: float) -> LeaseReply:
         """Answer a worker.
 
         Raises:
             Conflict: its round is over.
-            MessageError: it speaks of a partition that there is not.
+            ProtocolError: it speaks of a partition that there is not.
         """
         counter = self.counters.get(request.name)
         if counter is None or request.round > counter.round:
@@ -167,20 +180,20 @@ class Desk:
             return LeaseReply(WAIT, request.number)
         if request.generation not in (0, ledger.generation):
             return LeaseReply(REGISTER, request.number, ledger.generation)
-        ledger.heard(request.worker, now)
-        last = counter.answered.get(request.worker)
+        ledger.mark_alive(request.worker, now)
+        last = counter.last_replies.get(request.worker)
         if last is not None and request.number == last.number:
             return last
         if last is not None and request.number < last.number:
             raise errors.Conflict(f"{request.worker} has asked {last.number} meanwhile")
-        if last is not None and request.taken != last.answer:
-            ledger.give_back(request.worker, last.leases)
-        served = _served(ledger, request, now)
-        reply = dataclasses.replace(served, answer=self._answer(), epoch=ledger.epoch)
-        counter.answered[request.worker] = reply
+        if last is not None and request.last_answer != last.answer:
+            ledger.return_spans(request.worker, last.leases)
+        served = _serve(ledger, request, now)
+        reply = dataclasses.replace(served, answer=self._new_answer_id(), epoch=ledger.epoch)
+        counter.last_replies[request.worker] = reply
         return reply
 
-    def progress(self, name: str, round_: int) -> Progress:
+    def progress(self, name: str, round_: int) -> DataProgress:
         """What a shared ledger's checkpoint shall keep, as of now.
 
         Raises:
@@ -200,50 +213,55 @@ class Desk:
                 counter.ledger.tick(now)
 
 
-def _served(ledger: Ledger, request: LeaseRequest, now: float) -> LeaseReply:
+def _serve(ledger: LeaseLedger, request: LeaseRequest, now: float) -> LeaseReply:
     worker, generation = request.worker, ledger.generation
     ledger.grow(request.ends)
     refused = 0
     if request.epoch == ledger.epoch:
         refused = sum(r.span.size for r in ledger.report(worker, generation, request.done))
-        for unread in request.unread:
-            ledger.fail(worker, generation, unread.span, now, unread.reason)
-        for spoilt in request.spoilt:
-            ledger.spoil(spoilt.span, spoilt.reason)
+        for unread in request.unreadable:
+            ledger.report_unreadable(worker, generation, unread.span, now, unread.reason)
+        for spoilt in request.unusable:
+            ledger.report_unusable(spoilt.span, spoilt.reason)
     last = ledger.epoch + 1 >= ledger.plan.epochs
     if ledger.finished and not last and request.epoch == ledger.epoch + 1:
-        ledger.turn()
+        ledger.next_epoch()
     over = request.epoch < ledger.epoch or (request.epoch == ledger.epoch and ledger.finished)
     poison = ledger.progress().poison if request.epoch == ledger.epoch else {}
     if over:
-        return LeaseReply(FINISHED, request.number, generation, poison=poison, refused=refused)
-    leases: tuple[Span, ...] = ()
+        return LeaseReply(
+            FINISHED, request.number, generation, poison=poison, rejected_slots=refused
+        )
+    leases: tuple[SlotSpan, ...] = ()
     if request.epoch == ledger.epoch:
-        wanted = min(request.wanted, MOST_AT_ONCE)
+        wanted = min(request.max_spans, MAX_SPANS_PER_REQUEST)
         if wanted > 0:
-            leases = ledger.lease(worker, generation, now, wanted, least=request.least)
-    state = GO if leases or not request.wanted else WAIT
-    most = ledger.portion(worker, request.least)
-    return LeaseReply(state, request.number, generation, leases, poison, refused=refused, most=most)
+            leases = ledger.lease(worker, generation, now, wanted, batch_slots=request.batch_slots)
+    state = GO if leases or not request.max_spans else WAIT
+    most = ledger.max_held(worker, request.batch_slots)
+    return LeaseReply(
+        state, request.number, generation, leases, poison, rejected_slots=refused, max_held=most
+    )
 
 
-def _compare(counter: Counter, told: RegisterData) -> None:
+def _reject_mismatch(counter: LeaseCounter, registration: RegisterData) -> None:
     """Ranks that mean different data by one name must not train together."""
     first = counter.ranks.get(min(counter.ranks, default=0))
     for name, known, given in (
-        ("plan", _fixed(counter.plan), _fixed(told.plan)),
-        ("world size", counter.world_size, told.world_size),
-        ("shared", counter.shared, told.shared),
+        ("plan", _without_stream_ends(counter.plan), _without_stream_ends(registration.plan)),
+        ("world size", counter.world_size, registration.world_size),
+        ("shared", counter.shared, registration.shared),
     ):
-        if known != given and not (name == "world size" and told.shared):
+        if known != given and not (name == "world size" and registration.shared):
             other = f"rank {first.rank}" if first else "another rank"
             raise errors.InputError(
-                f"rank {told.rank} has {name} {given} of {told.plan.name!r}, {other} has {known}; "
+                f"rank {registration.rank} has {name} {given} of "
+                f"{registration.plan.name!r}, {other} has {known}; "
                 "all ranks must read the same data, with the same settings"
             )
 
 
-def _fixed(plan: DataPlan) -> DataPlan:
+def _without_stream_ends(plan: DataPlan) -> DataPlan:
     """Without what may differ: streams are seen to end where each rank looked last."""
     fixed = (
         p if p.bounded else Partition(p.name, 0, 0, p.bounded, p.stage) for p in plan.partitions

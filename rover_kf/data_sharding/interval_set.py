@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from rover_kf import errors
 
-Range = tuple[int, int]
+Interval = tuple[int, int]
 """From the first number to the one after the last."""
 
 
@@ -18,14 +18,14 @@ _DIGITS = 20
 """Of a number of slots, at most."""
 
 
-class Ranges:
+class IntervalSet:
     """Sorted, apart from each other; all operations find their place by bisection.
 
     Args:
         ranges: that it begins with, in any order.
     """
 
-    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+    def __init__(self, ranges: Iterable[Interval] = ()) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
         self.total = 0
@@ -33,7 +33,7 @@ class Ranges:
         for begin, end in ranges:
             self.add(begin, end)
 
-    def __iter__(self) -> Iterator[Range]:
+    def __iter__(self) -> Iterator[Interval]:
         return zip(self._begins, self._ends, strict=True)
 
     def __len__(self) -> int:
@@ -41,16 +41,16 @@ class Ranges:
         return len(self._begins)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ranges) and list(self) == list(other)
+        return isinstance(other, IntervalSet) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment] # it changes
 
     def __repr__(self) -> str:
         return f"Ranges({self.to_text()!r})"
 
-    def copy(self) -> Ranges:
+    def copy(self) -> IntervalSet:
         """Another one of the same numbers."""
-        made = Ranges()
+        made = IntervalSet()
         made._begins, made._ends = self._begins[:], self._ends[:]
         made.total = self.total
         return made
@@ -91,21 +91,21 @@ class Ranges:
         self.total += sum(piece[1] - piece[0] for piece in rest)
         return before - self.total
 
-    def within(self, begin: int, end: int) -> list[Range]:
+    def intersect(self, begin: int, end: int) -> list[Interval]:
         """What it has of a range."""
         first = bisect.bisect_right(self._ends, begin)
         last = bisect.bisect_left(self._begins, end)
         pairs = zip(self._begins[first:last], self._ends[first:last], strict=True)
         return [(max(a, begin), min(b, end)) for a, b in pairs if a < b]
 
-    def gaps(self, begin: int, end: int) -> list[Range]:
+    def gaps(self, begin: int, end: int) -> list[Interval]:
         """What it lacks of a range."""
-        inside = self.within(begin, end)
+        inside = self.intersect(begin, end)
         marks = [begin, *itertools.chain.from_iterable(inside), end]
         pairs = zip(marks[::2], marks[1::2], strict=True)
         return [(a, b) for a, b in pairs if a < b]
 
-    def first(self) -> Range | None:
+    def first(self) -> Interval | None:
         """The lowest range."""
         return (self._begins[0], self._ends[0]) if self._begins else None
 
@@ -124,17 +124,17 @@ class Ranges:
         )
 
     @classmethod
-    def from_text(cls, text: str) -> Ranges:
+    def from_text(cls, text: str) -> IntervalSet:
         """The ranges of such a text.
 
         Raises:
-            MessageError: it is none.
+            ProtocolError: it is none.
         """
         made, at = cls(), 0
         for pair in text.split(",") if text else ():
             skipped, plus, length = pair.partition("+")
             if not (plus and _is_count(skipped) and _is_count(length) and int(length)):
-                raise errors.MessageError(
+                raise errors.ProtocolError(
                     f"{pair!r} is no range of a progress; expected 'skip+len'"
                 )
             begin = at + int(skipped)

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.data import Span
-from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.api.data import SlotSpan
+from rover_kf.data_sharding.interval_set import IntervalSet
 
 LATE, DUPLICATE, STALE = "late", "duplicate", "stale"
 """Why a report counts for nothing: the slots were handed on, are done, are another generation's."""
-MOST_POISONED = 64
+MAX_POISONED = 64
 """Whose reasons are kept; their slots are all kept."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseTerms:
     """On which slots are lent."""
 
     lease_seconds: float | None = None
@@ -32,31 +32,31 @@ class Terms:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Refusal:
+class RejectedSpan:
     """Slots of a report that count for nothing."""
 
-    span: Span
-    why: str
+    span: SlotSpan
+    reason: str
     """LATE, DUPLICATE or STALE."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Poisoned:
+class PoisonedSpan:
     """A part of a shard that could not be read."""
 
-    span: Span
+    span: SlotSpan
     tries: int
     reason: str
     """Of the last failure."""
-    spoilt: bool = False
+    unusable: bool = False
     """It was read, and nothing could be made of it."""
 
 
 @dataclasses.dataclass(slots=True)
-class Account:
+class WorkerLeases:
     """What the ledger knows of a worker."""
 
-    held: dict[str, Ranges]
+    held: dict[str, IntervalSet]
     expires: float | None = None
     used: int = 0
     """Slots that it has reported as done, in this generation."""

@@ -13,42 +13,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rover_kf import errors
-from rover_kf.api.data import DataPlan, Progress, Span
+from rover_kf.api.data import DataPlan, DataProgress, SlotSpan
 from rover_kf.data_sharding import partition
-from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.data_sharding.interval_set import IntervalSet
 from rover_kf.data_sharding.lease_terms import (
     DUPLICATE,
     LATE,
-    MOST_POISONED,
+    MAX_POISONED,
     STALE,
-    Account,
-    Poisoned,
-    Refusal,
-    Terms,
+    LeaseTerms,
+    PoisonedSpan,
+    RejectedSpan,
+    WorkerLeases,
 )
-from rover_kf.data_sharding.partition import Lane
+from rover_kf.data_sharding.partition import PartitionState
 
 
 # Guided self-scheduling (C. Polychronopoulos, D. Kuck: Guided Self-Scheduling, IEEE Transactions on
 # Computers, 1987), each worker's part by what it has done so far: whoever is three times slower
 # holds a third as much.
-def portion(left: int, *, own: int, used: int, workers: int, least: int) -> int:
+def guided_chunk(
+    remaining: int, *, worker_used: int, used: int, workers: int, batch_slots: int
+) -> int:
     """Slots that a worker holds at most, those among them that it was lent before.
 
     Args:
-        left: slots that nobody has used yet, lent or not.
-        own: that the worker has used.
+        remaining: slots that nobody has used yet, lent or not.
+        worker_used: that the worker has used.
         used: that all workers have used.
         workers: how many they are.
-        least: slots that it uses at once; it holds twice as many, to have some while it asks.
+        batch_slots: slots that it uses at once; it holds twice as many, to have some while it asks.
     """
     # As long as little is known, all are taken for alike.
-    known = used >= 4 * workers * max(least, 1)
-    part = left * own // used if known else left // workers
-    return max(part // 2, 2 * max(least, 1))
+    known = used >= 4 * workers * max(batch_slots, 1)
+    part = remaining * worker_used // used if known else remaining // workers
+    return max(part // 2, 2 * max(batch_slots, 1))
 
 
-class Ledger:
+class LeaseLedger:
     """Of one data set, in one generation.
 
     Args:
@@ -65,31 +67,31 @@ class Ledger:
     def __init__(
         self,
         plan: DataPlan,
-        progress: Progress | None = None,
+        progress: DataProgress | None = None,
         *,
         generation: int = 0,
-        terms: Terms | None = None,
+        terms: LeaseTerms | None = None,
     ) -> None:
         plan.check()
-        self.plan, self.generation, self.terms = plan, generation, terms or Terms()
-        self.workers: dict[str, Account] = {}
+        self.plan, self.generation, self.terms = plan, generation, terms or LeaseTerms()
+        self.workers: dict[str, WorkerLeases] = {}
         self.used_by_gone = 0
         self._used = 0
         """By those that are here."""
-        self.poisoned: list[Poisoned] = []
-        self.spoilt = 0
+        self.poisoned: list[PoisonedSpan] = []
+        self.unusable_records = 0
         """Records that were used and of which nothing could be made, in this generation."""
         self._failures: dict[tuple[str, int], int] = {}
-        self._later: list[tuple[float, Span]] = []
-        known = progress or Progress()
+        self._retries: list[tuple[float, SlotSpan]] = []
+        known = progress or DataProgress()
         self.epoch = known.epoch
-        self.lanes = partition.begun(plan, known.done, known.poison)
+        self.partitions = partition.build_partitions(plan, known.done, known.poison)
 
     # -- handing out ------------------------------------------------------------------------------
 
     def lease(
-        self, worker: str, generation: int, now: float, count: int = 1, *, least: int = 1
-    ) -> tuple[Span, ...]:
+        self, worker: str, generation: int, now: float, count: int = 1, *, batch_slots: int = 1
+    ) -> tuple[SlotSpan, ...]:
         """Lend a worker spans, each of one shard; fewer near the end, so that all end together.
 
         Args:
@@ -97,7 +99,7 @@ class Ledger:
             generation: that the worker lives in.
             now: seconds of any steady clock.
             count: spans at most.
-            least: slots that it uses at once.
+            batch_slots: slots that it uses at once.
 
         Returns:
             None of them if all slots are with others, or over.
@@ -105,68 +107,68 @@ class Ledger:
         Raises:
             Conflict: the generation is another one.
         """
-        self._check(generation)
-        account = self.heard(worker, now)
-        found: list[Span] = []
-        bound = self.portion(worker, least)
+        self._check_generation(generation)
+        account = self.mark_alive(worker, now)
+        found: list[SlotSpan] = []
+        bound = self.max_held(worker, batch_slots)
         room = max(bound - account.outstanding, 0) if bound else self.plan.shard * count
-        room -= room % max(least, 1) if bound else 0
-        for lane in partition.open_of(self.lanes.values()):
-            most = min(count, self._fair(lane))
-            while len(found) < most and room > 0 and (span := lane.take(room)) is not None:
-                account.held.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+        room -= room % max(batch_slots, 1) if bound else 0
+        for lane in partition.active_partitions(self.partitions.values()):
+            most = min(count, self._fair_share(lane))
+            while len(found) < most and room > 0 and (span := lane.claim(room)) is not None:
+                account.held.setdefault(span.partition, IntervalSet()).add(span.begin, span.end)
                 found.append(span)
                 room -= span.size
         return tuple(found)
 
-    def portion(self, worker: str, least: int) -> int:
+    def max_held(self, worker: str, batch_slots: int) -> int:
         """Slots that a worker shall hold at most now, so that all end together; 0: any number.
 
         Args:
             worker: that is lent them.
-            least: slots that it uses at once.
+            batch_slots: slots that it uses at once.
         """
         if not self.terms.by_speed:
             return 0
-        now = partition.open_of(self.lanes.values())
+        now = partition.active_partitions(self.partitions.values())
         if not all(lane.partition.bounded for lane in now):
             return 0
         account = self.workers.get(worker)
-        return portion(
-            sum(lane.left for lane in now),
-            own=account.used if account else 0,
+        return guided_chunk(
+            sum(lane.remaining for lane in now),
+            worker_used=account.used if account else 0,
             used=self._used,
             workers=max(len(self.workers), 1),
-            least=least,
+            batch_slots=batch_slots,
         )
 
-    def _fair(self, lane: Lane) -> int:
+    def _fair_share(self, partition: PartitionState) -> int:
         """Half of what would be everybody's equal part of the rest; a stream has no end."""
-        if not lane.partition.bounded:
-            return len(self.workers) + lane.todo.total
-        return max(1, lane.todo.total // (2 * self.plan.shard * max(len(self.workers), 1)))
+        if not partition.partition.bounded:
+            return len(self.workers) + partition.todo.total
+        return max(1, partition.todo.total // (2 * self.plan.shard * max(len(self.workers), 1)))
 
-    def adopt(self, worker: str, spans: Iterable[Span], now: float) -> None:
+    def adopt(self, worker: str, spans: Iterable[SlotSpan], now: float) -> None:
         """A worker has these of a ledger that is gone; what is not to be had any more it loses."""
-        account = self.heard(worker, now)
+        account = self.mark_alive(worker, now)
         for span in spans:
-            todo = self._lane(span).todo
-            for begin, end in todo.within(span.begin, span.end):
+            todo = self._partition(span).todo
+            for begin, end in todo.intersect(span.begin, span.end):
                 todo.remove(begin, end)
-                account.held.setdefault(span.partition, Ranges()).add(begin, end)
+                account.held.setdefault(span.partition, IntervalSet()).add(begin, end)
 
-    def give_back(self, worker: str, spans: Iterable[Span]) -> None:
+    def return_spans(self, worker: str, spans: Iterable[SlotSpan]) -> None:
         """A worker never got these."""
         account = self.workers.get(worker)
         for span in spans:
-            held = account.held.get(span.partition, Ranges()) if account else Ranges()
-            for begin, end in held.within(span.begin, span.end):
+            held = account.held.get(span.partition, IntervalSet()) if account else IntervalSet()
+            for begin, end in held.intersect(span.begin, span.end):
                 held.remove(begin, end)
-                self._lane(span).todo.add(begin, end)
+                self._partition(span).todo.add(begin, end)
 
-    def heard(self, worker: str, now: float) -> Account:
+    def mark_alive(self, worker: str, now: float) -> WorkerLeases:
         """A worker is alive: its leases last anew."""
-        account = self.workers.setdefault(worker, Account({}))
+        account = self.workers.setdefault(worker, WorkerLeases({}))
         if self.terms.lease_seconds is not None:
             account.expires = now + self.terms.lease_seconds
         return account
@@ -174,81 +176,85 @@ class Ledger:
     def grow(self, ends: Mapping[str, int]) -> None:
         """Streams have more slots."""
         for name, end in ends.items():
-            if name in self.lanes:
-                self.lanes[name].grow(end)
+            if name in self.partitions:
+                self.partitions[name].grow(end)
 
     # -- what became of it ------------------------------------------------------------------------
 
-    def report(self, worker: str, generation: int, spans: Iterable[Span]) -> tuple[Refusal, ...]:
+    def report(
+        self, worker: str, generation: int, spans: Iterable[SlotSpan]
+    ) -> tuple[RejectedSpan, ...]:
         """A worker has used slots.
 
         Returns:
             What of them counts for nothing, and why. All else is done for good.
         """
-        refused: list[Refusal] = []
+        refused: list[RejectedSpan] = []
         for span in spans:
             if generation != self.generation:
-                refused.append(Refusal(span, STALE))
+                refused.append(RejectedSpan(span, STALE))
                 continue
-            accepted = Ranges()
-            lane, account = self._lane(span), self.workers.setdefault(worker, Account({}))
+            accepted = IntervalSet()
+            lane, account = self._partition(span), self.workers.setdefault(worker, WorkerLeases({}))
             # What was taken from it and lent to nobody yet has been used all the same.
-            for place in (account.held.get(span.partition, Ranges()), lane.todo):
-                for begin, end in place.within(span.begin, span.end):
+            for place in (account.held.get(span.partition, IntervalSet()), lane.todo):
+                for begin, end in place.intersect(span.begin, span.end):
                     place.remove(begin, end)
                     count = lane.done.add(begin, end)
                     account.used += count
                     self._used += count
                     accepted.add(begin, end)
-                    self._read(span.partition, begin, end)
-            refused.extend(self._refused(lane, span, accepted))
+                    self._clear_failures(span.partition, begin, end)
+            refused.extend(self._rejected_gaps(lane, span, accepted))
         return tuple(refused)
 
-    def _read(self, name: str, begin: int, end: int) -> None:
+    def _clear_failures(self, name: str, begin: int, end: int) -> None:
         """Slots could be read: their shards have not failed."""
         if self._failures:
             shards = range(begin // self.plan.shard, (end - 1) // self.plan.shard + 1)
             for key in [k for k in self._failures if k[0] == name and k[1] in shards]:
                 del self._failures[key]
 
-    def _refused(self, lane: Lane, span: Span, accepted: Ranges) -> Iterable[Refusal]:
+    def _rejected_gaps(
+        self, partition: PartitionState, span: SlotSpan, accepted: IntervalSet
+    ) -> Iterable[RejectedSpan]:
         for begin, end in accepted.gaps(span.begin, span.end):
-            known = lane.done.within(begin, end) == [(begin, end)]
-            yield Refusal(Span(span.partition, begin, end), DUPLICATE if known else LATE)
+            known = partition.done.intersect(begin, end) == [(begin, end)]
+            yield RejectedSpan(SlotSpan(span.partition, begin, end), DUPLICATE if known else LATE)
 
-    def fail(
-        self, worker: str, generation: int, span: Span, now: float, reason: str
-    ) -> Refusal | None:
+    def report_unreadable(
+        self, worker: str, generation: int, span: SlotSpan, now: float, reason: str
+    ) -> RejectedSpan | None:
         """A worker could not read slots; they are handed out again later, or set aside.
 
         Returns:
             Why it counts for nothing, if it does.
         """
         if generation != self.generation:
-            return Refusal(span, STALE)
-        lane, account = self._lane(span), self.workers.get(worker)
+            return RejectedSpan(span, STALE)
+        lane, account = self._partition(span), self.workers.get(worker)
         held = account.held.get(span.partition) if account else None
-        if held is None or held.within(span.begin, span.end) != [(span.begin, span.end)]:
-            return Refusal(span, LATE)
+        if held is None or held.intersect(span.begin, span.end) != [(span.begin, span.end)]:
+            return RejectedSpan(span, LATE)
         held.remove(span.begin, span.end)
         key = (span.partition, span.begin // self.plan.shard)
         tries = self._failures[key] = self._failures.get(key, 0) + 1
         if tries < self.terms.tries:
-            self._later.append((now + tries * self.terms.retry_seconds, span))
+            self._retries.append((now + tries * self.terms.retry_seconds, span))
         else:
             lane.poison.add(span.begin, span.end)
-            self._tell(Poisoned(span, tries, reason))
+            self._record_poisoned(PoisonedSpan(span, tries, reason))
         return None
 
-    def spoil(self, span: Span, reason: str) -> None:
+    def report_unusable(self, span: SlotSpan, reason: str) -> None:
         """Nothing could be made of records that are used."""
-        self.spoilt += span.size
-        self._tell(Poisoned(span, 1, reason, spoilt=True))
+        self.unusable_records += span.size
+        self._record_poisoned(PoisonedSpan(span, 1, reason, unusable=True))
 
-    def _tell(self, poisoned: Poisoned) -> None:
-        self.poisoned = [*self.poisoned, poisoned][-MOST_POISONED:]
+    def _record_poisoned(self, poisoned: PoisonedSpan) -> None:
+        self.poisoned = [*self.poisoned, poisoned][-MAX_POISONED:]
 
-    def gone(self, worker: str) -> None:
+    def remove_worker(self, worker: str) -> None:
         """A worker is no more: what it had is handed on."""
         account = self.workers.pop(worker, None)
         if account is not None:
@@ -256,28 +262,30 @@ class Ledger:
             self._used -= account.used
         for name, ranges in account.held.items() if account else ():
             for begin, end in ranges:
-                self.lanes[name].todo.add(begin, end)
+                self.partitions[name].todo.add(begin, end)
 
     def tick(self, now: float) -> None:
         """Hand on what has expired, and hand out again what could not be read."""
         if self.terms.lease_seconds is not None:
             late = [w for w, known in self.workers.items() if (known.expires or now) < now]
             for worker in late:
-                self.gone(worker)
-        due = [span for at, span in self._later if at <= now]
+                self.remove_worker(worker)
+        due = [span for at, span in self._retries if at <= now]
         if due:
-            self._later = [(at, span) for at, span in self._later if at > now]
+            self._retries = [(at, span) for at, span in self._retries if at > now]
             for span in due:
-                self.lanes[span.partition].todo.add(span.begin, span.end)
+                self.partitions[span.partition].todo.add(span.begin, span.end)
 
     # -- how far it is ----------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
         """Whether each slot of the epoch is done, or set aside and reported. Streams never are."""
-        return all(lane.partition.bounded and not lane.left for lane in self.lanes.values())
+        return all(
+            lane.partition.bounded and not lane.remaining for lane in self.partitions.values()
+        )
 
-    def turn(self) -> None:
+    def next_epoch(self) -> None:
         """Begin the next epoch.
 
         Raises:
@@ -289,24 +297,24 @@ class Ledger:
         self._failures.clear()
         for account in self.workers.values():
             account.held.clear()
-        self.lanes = partition.begun(self.plan, {}, {})
+        self.partitions = partition.build_partitions(self.plan, {}, {})
 
-    def progress(self) -> Progress:
+    def progress(self) -> DataProgress:
         """What is used: the state that a checkpoint keeps."""
-        texts = {name: lane.done.to_text() for name, lane in self.lanes.items()}
-        poison = {name: lane.poison.to_text() for name, lane in self.lanes.items()}
-        return Progress(
+        texts = {name: lane.done.to_text() for name, lane in self.partitions.items()}
+        poison = {name: lane.poison.to_text() for name, lane in self.partitions.items()}
+        return DataProgress(
             self.epoch,
             {name: text for name, text in texts.items() if text},
             {name: text for name, text in poison.items() if text},
         )
 
-    def _lane(self, span: Span) -> Lane:
-        if span.partition not in self.lanes:
-            raise errors.MessageError(f"{self.plan.name!r} has no partition {span.partition!r}")
-        return self.lanes[span.partition]
+    def _partition(self, span: SlotSpan) -> PartitionState:
+        if span.partition not in self.partitions:
+            raise errors.ProtocolError(f"{self.plan.name!r} has no partition {span.partition!r}")
+        return self.partitions[span.partition]
 
-    def _check(self, generation: int) -> None:
+    def _check_generation(self, generation: int) -> None:
         if generation != self.generation:
             raise errors.Conflict(
                 f"generation {generation} of {self.plan.name!r} is over; it is now "

@@ -14,10 +14,10 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from rover_kf.api.data import Partition, Progress, Span
+from rover_kf.api.data import DataProgress, Partition, SlotSpan
 
 
-class Slot(enum.Enum):
+class SlotMarker(enum.Enum):
     """What ``read`` may give in a sample's place."""
 
     EMPTY = "empty"
@@ -26,7 +26,7 @@ class Slot(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Spoilt:
+class UnusableRecord:
     """What ``read`` may give for a record of which nothing can be made: told by its place.
 
     Its slot counts as used, like an empty one.
@@ -36,7 +36,7 @@ class Spoilt:
 
 
 @runtime_checkable
-class Source(Protocol):
+class LedgerSource(Protocol):
     """Slots and how to read them."""
 
     @property
@@ -60,8 +60,8 @@ class Source(Protocol):
         Asked again and again, by a thread that training does not wait for.
         """
 
-    def read(self, span: Span, epoch: int) -> Iterable[Any]:
-        """What each slot of a span has: a sample, ``Slot.EMPTY`` or ``Spoilt``, in their order.
+    def read(self, span: SlotSpan, epoch: int) -> Iterable[Any]:
+        """The content of each slot of a span: a sample or a ``SlotMarker``, in their order.
 
         Called where data are read: in a DataLoader's workers if it has any. The same slots give the
         same samples whenever and wherever they are read again. An exception is told to the ledger:
@@ -74,10 +74,10 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class Resumable(Protocol):
+class ResumableSource(Protocol):
     """A source that begins where the state has left off: a stream, which may have lost slots."""
 
-    def resume(self, progress: Progress) -> Progress:
+    def resume(self, progress: DataProgress) -> DataProgress:
         """Take what the state has used; asked on every rank before ``partitions`` is.
 
         Args:

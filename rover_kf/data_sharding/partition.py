@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rover_kf import errors
-from rover_kf.api.data import DataPlan, Partition, Span
-from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.api.data import DataPlan, Partition, SlotSpan
+from rover_kf.data_sharding.interval_set import IntervalSet
 
 
-def begun(plan: DataPlan, done: Mapping[str, str], poison: Mapping[str, str]) -> dict[str, Lane]:
+def build_partitions(
+    plan: DataPlan, done: Mapping[str, str], poison: Mapping[str, str]
+) -> dict[str, PartitionState]:
     """A lane for each partition, those of the first stage first.
 
     Args:
@@ -30,30 +32,30 @@ def begun(plan: DataPlan, done: Mapping[str, str], poison: Mapping[str, str]) ->
             f"{sorted(names)[:8]}; train on the same data"
         )
     return {
-        partition.name: Lane(
+        partition.name: PartitionState(
             partition,
             plan.shard,
-            Ranges.from_text(done.get(partition.name, "")),
-            Ranges.from_text(poison.get(partition.name, "")),
+            IntervalSet.from_text(done.get(partition.name, "")),
+            IntervalSet.from_text(poison.get(partition.name, "")),
         )
         for partition in sorted(plan.partitions, key=lambda partition: partition.stage)
     }
 
 
-def open_of(lanes: Iterable[Lane]) -> list[Lane]:
+def active_partitions(partitions: Iterable[PartitionState]) -> list[PartitionState]:
     """Those of the lowest stage that is not over; who has most to do comes first."""
-    known = list(lanes)
-    stages = [lane.partition.stage for lane in known if _is_open(lane)]
+    known = list(partitions)
+    stages = [lane.partition.stage for lane in known if _is_active(lane)]
     lowest = min(stages, default=0)
     found = [lane for lane in known if lane.partition.stage == lowest]
     return sorted(found, key=lambda lane: -lane.todo.total)
 
 
-def _is_open(lane: Lane) -> bool:
-    return lane.left > 0 or not lane.partition.bounded
+def _is_active(partition: PartitionState) -> bool:
+    return partition.remaining > 0 or not partition.partition.bounded
 
 
-class Lane:
+class PartitionState:
     """One a partition.
 
     Args:
@@ -66,15 +68,17 @@ class Lane:
         CheckpointError: slots are done that the partition does not have, or done and set aside.
     """
 
-    def __init__(self, partition: Partition, shard: int, done: Ranges, poison: Ranges) -> None:
+    def __init__(
+        self, partition: Partition, shard: int, done: IntervalSet, poison: IntervalSet
+    ) -> None:
         self.partition, self._shard = partition, shard
         self.end = partition.end
         self.done, self.poison = done, poison
-        self.todo = Ranges([(partition.begin, partition.end)])
+        self.todo = IntervalSet([(partition.begin, partition.end)])
         for known in (done, poison):
             for begin, end in known:
-                self._know(begin, end)
-        twice = [piece for begin, end in poison for piece in done.within(begin, end)]
+                self._mark_seen(begin, end)
+        twice = [piece for begin, end in poison for piece in done.intersect(begin, end)]
         if twice:  # of a stream that no longer has them; else they are not there to be set aside
             raise errors.CheckpointError(
                 f"the checkpoint has slots {twice[0][0]} to {twice[0][1]} of partition "
@@ -88,7 +92,7 @@ class Lane:
         return self.end - self.partition.begin
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Slots that are neither done nor set aside."""
         return self.size - self.done.total - self.poison.total
 
@@ -98,21 +102,21 @@ class Lane:
             self.todo.add(self.end, end)
             self.end = end
 
-    def take(self, most: int) -> Span | None:
+    def claim(self, max_slots: int) -> SlotSpan | None:
         """The next span to be done, of one shard; None: all are with somebody, or over.
 
         Args:
-            most: slots of it at most.
+            max_slots: slots of it at most.
         """
         first = self.todo.first()
         if first is None:
             return None
         begin = first[0]
-        end = min(first[1], (begin // self._shard + 1) * self._shard, begin + most)
+        end = min(first[1], (begin // self._shard + 1) * self._shard, begin + max_slots)
         self.todo.remove(begin, end)
-        return Span(self.partition.name, begin, end)
+        return SlotSpan(self.partition.name, begin, end)
 
-    def _know(self, begin: int, end: int) -> None:
+    def _mark_seen(self, begin: int, end: int) -> None:
         self.grow(end)  # as far as a checkpoint has seen it
         if begin < self.partition.begin and not self.partition.bounded:
             begin = self.partition.begin  # what a stream no longer has

@@ -19,7 +19,7 @@ from rover_kf import errors
 Numbers = TypeVar("Numbers")
 """An int, or whatever computes like one element by element (a tensor of int64)."""
 
-MOST = 1 << 62
+MAX_SIZE = 1 << 62
 _ROUNDS = 6
 _LOW = 0xFFFFFFFF
 _FIRST, _SECOND = 0x7FEB352D, 0x31848BAB
@@ -38,8 +38,8 @@ class Permutation:
     """
 
     def __init__(self, size: int, *key: int) -> None:
-        if not 0 < size <= MOST:
-            raise errors.InputError(f"an order of {size} samples: 1 to {MOST} are possible")
+        if not 0 < size <= MAX_SIZE:
+            raise errors.InputError(f"an order of {size} samples: 1 to {MAX_SIZE} are possible")
         self.size = size
         self._left = math.isqrt(size - 1) + 1
         self._right = -(-size // self._left)
@@ -47,7 +47,7 @@ class Permutation:
         hashed = hashlib.blake2b(text.encode(), digest_size=4 * _ROUNDS).digest()
         self._keys = [int.from_bytes(hashed[4 * r : 4 * r + 4], "little") for r in range(_ROUNDS)]
 
-    def at(self, position: int) -> int:
+    def value_at(self, position: int) -> int:
         """The number that stands at a position.
 
         Raises:
@@ -55,12 +55,12 @@ class Permutation:
         """
         if not 0 <= position < self.size:
             raise errors.InputError(f"position {position} of an order of {self.size} samples")
-        found = self.once(position)
+        found = self.apply_network(position)
         while found >= self.size:
-            found = self.once(found)
+            found = self.apply_network(found)
         return found
 
-    def once(self, number: Numbers) -> Numbers:
+    def apply_network(self, number: Numbers) -> Numbers:
         """One walk through the network; what is not below ``size`` has to go through again."""
         left: Any = number // self._right  # type: ignore[operator]
         right: Any = number % self._right  # type: ignore[operator]

@@ -7,9 +7,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from rover_kf.api.leases import DataStatus, PoisonShard, WorkerShare
-from rover_kf.data_sharding.dispatcher import Counter, Desk
-from rover_kf.data_sharding.ledger import Ledger
+from rover_kf.api.leases import DataStatus, PoisonedShard, WorkerShare
+from rover_kf.data_sharding.dispatcher import LeaseCounter, ShardDispatcher
+from rover_kf.data_sharding.ledger import LeaseLedger
 
 WINDOW_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
@@ -17,36 +17,36 @@ _MOST_POISON, _MOST_WORKERS = 8, 64
 
 
 @dataclasses.dataclass(slots=True)
-class _Looks:
+class _RateSamples:
     """Slots that were done of a data set since its round began, by when it was looked."""
 
-    ledger: Ledger
+    ledger: LeaseLedger
     seen: collections.deque[tuple[float, int]]
 
 
-class Pace:
+class ProgressRate:
     """One a desk.
 
     Args:
         desk: that is told of.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._looks: dict[str, _Looks] = {}
-        self._looked_at = float("-inf")
+    def __init__(self, dispatcher: ShardDispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._samples: dict[str, _RateSamples] = {}
+        self._sampled_at = float("-inf")
 
     def tick(self, now: float) -> None:
         """Look at the ledgers, if that is due."""
-        if now - self._looked_at < _LOOK_SECONDS:
+        if now - self._sampled_at < _LOOK_SECONDS:
             return
-        self._looked_at = now
-        for name, counter in self._desk.counters.items():
+        self._sampled_at = now
+        for name, counter in self._dispatcher.counters.items():
             if counter.ledger is None:
                 continue
-            looks = self._looks.get(name)
+            looks = self._samples.get(name)
             if looks is None or looks.ledger is not counter.ledger:
-                looks = self._looks[name] = _Looks(counter.ledger, collections.deque())
+                looks = self._samples[name] = _RateSamples(counter.ledger, collections.deque())
             looks.seen.append((now, _used(counter.ledger)))
             while now - looks.seen[0][0] > WINDOW_SECONDS:
                 looks.seen.popleft()
@@ -55,13 +55,13 @@ class Pace:
         """All data sets."""
         return tuple(
             self._status(counter, counter.ledger)
-            for counter in self._desk.counters.values()
+            for counter in self._dispatcher.counters.values()
             if counter.ledger is not None
         )
 
-    def _status(self, counter: Counter, ledger: Ledger) -> DataStatus:
-        lanes = ledger.lanes.values()
-        size, left = sum(lane.size for lane in lanes), sum(lane.left for lane in lanes)
+    def _status(self, counter: LeaseCounter, ledger: LeaseLedger) -> DataStatus:
+        lanes = ledger.partitions.values()
+        size, left = sum(lane.size for lane in lanes), sum(lane.remaining for lane in lanes)
         rate = self._rate(counter.plan.name)
         ends = all(lane.partition.bounded for lane in lanes)
         more = left + size * (counter.plan.epochs - ledger.epoch - 1)
@@ -74,10 +74,10 @@ class Pace:
             slots=size,
             done=sum(lane.done.total for lane in lanes),
             outstanding=sum(account.outstanding for account in ledger.workers.values()),
-            poisoned=sum(lane.poison.total for lane in lanes) + ledger.spoilt,
+            poisoned=sum(lane.poison.total for lane in lanes) + ledger.unusable_records,
             rate=round(rate, 3),
             eta_seconds=round(more / rate, 1) if rate and ends else None,
-            poison=tuple(PoisonShard(p.span, p.tries, p.reason) for p in poison),
+            poison=tuple(PoisonedShard(p.span, p.tries, p.reason) for p in poison),
             workers=tuple(
                 WorkerShare(name, account.used, account.outstanding)
                 for name, account in busy[:_MOST_WORKERS]
@@ -85,12 +85,12 @@ class Pace:
         )
 
     def _rate(self, name: str) -> float:
-        looks = self._looks.get(name)
+        looks = self._samples.get(name)
         if looks is None or len(looks.seen) < 2:  # noqa: PLR2004 - a rate is between two
             return 0.0
         (begun, before), (ended, after) = looks.seen[0], looks.seen[-1]
         return (after - before) / (ended - begun)
 
 
-def _used(ledger: Ledger) -> int:
+def _used(ledger: LeaseLedger) -> int:
     return sum(account.used for account in ledger.workers.values()) + ledger.used_by_gone

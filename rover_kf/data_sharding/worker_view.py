@@ -12,21 +12,21 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from rover_kf.api.data import MOST_AT_ONCE, DataPlan, Progress, Span
+from rover_kf.api.data import MAX_SPANS_PER_REQUEST, DataPlan, DataProgress, SlotSpan
 from rover_kf.api.leases import (
     FINISHED,
     REGISTER,
     LeaseReply,
     LeaseRequest,
     RegisterData,
-    Registered,
-    Unread,
+    RegisterReply,
+    UnreadableSpan,
 )
-from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.data_sharding.interval_set import IntervalSet
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class WorkerIdentity:
     """Of a process in its job."""
 
     round: int
@@ -41,7 +41,7 @@ class Place:
         return f"{self.rank}/{self.process}"
 
 
-class Holder:
+class LeaseTracker:
     """Of one data set.
 
     Args:
@@ -53,36 +53,42 @@ class Holder:
     """
 
     def __init__(
-        self, plan: DataPlan, place: Place, *, epoch: int = 0, shared: bool, least: int = 1
+        self,
+        plan: DataPlan,
+        identity: WorkerIdentity,
+        *,
+        epoch: int = 0,
+        shared: bool,
+        batch_slots: int = 1,
     ) -> None:
-        self.plan, self.place, self.epoch, self.shared = plan, place, epoch, shared
-        self._least, self._most = least, 0
+        self.plan, self.identity, self.epoch, self.shared = plan, identity, epoch, shared
+        self._batch_slots, self._max_held = batch_slots, 0
         self.registered = False
         self.finished = False
         """Whether the coordinator has said that the epoch is over."""
         self.idle = False
         """Whether the last answer had nothing to read: all is with others."""
-        self.queue: collections.deque[Span] = collections.deque()
+        self.queue: collections.deque[SlotSpan] = collections.deque()
         self.poison: Mapping[str, str] = {}
         self.ledger_epoch = epoch
         """That the ledger was in when it answered last."""
-        self._out: dict[str, Ranges] = {}
+        self._in_flight: dict[str, IntervalSet] = {}
         """On their way to the loop."""
-        self._done: dict[str, Ranges] = {}
-        self._unread: list[Unread] = []
-        self._spoilt: list[Unread] = []
+        self._done: dict[str, IntervalSet] = {}
+        self._unreadable: list[UnreadableSpan] = []
+        self._unusable: list[UnreadableSpan] = []
         """All three to be told of."""
-        self._asked: LeaseRequest | None = None
-        self._number, self._taken, self._generation, self._ticket = 0, "", 0, ""
+        self._pending_request: LeaseRequest | None = None
+        self._number, self._last_answer, self._generation, self._ticket = 0, "", 0, ""
 
     # -- the loop's side --------------------------------------------------------------------------
 
     @property
-    def waiting(self) -> int:
+    def queued_slots(self) -> int:
         """Slots that are lent and not on their way yet."""
         return sum(span.size for span in self.queue)
 
-    def lacking(self, ahead: int) -> int:
+    def missing_slots(self, ahead: int) -> int:
         """Slots that are to be asked for now.
 
         Args:
@@ -90,104 +96,111 @@ class Holder:
         """
         if self.finished:
             return 0
-        lacking = ahead - self.waiting
-        if self._most:
-            on_way = sum(ranges.total for ranges in self._out.values())
-            room = self._most - self.waiting - on_way
-            lacking = min(lacking, room) if room >= self._least else 0
+        lacking = ahead - self.queued_slots
+        if self._max_held:
+            on_way = sum(ranges.total for ranges in self._in_flight.values())
+            room = self._max_held - self.queued_slots - on_way
+            lacking = min(lacking, room) if room >= self._batch_slots else 0
         return max(lacking, 0)
 
-    def take(self, most: int) -> Span | None:
+    def claim(self, max_slots: int) -> SlotSpan | None:
         """The next slots on their way; None if there are none now."""
         if not self.queue:
             return None
         first = self.queue.popleft()
-        if first.size > most:
-            self.queue.appendleft(Span(first.partition, first.begin + most, first.end))
-            first = Span(first.partition, first.begin, first.begin + most)
-        self._out.setdefault(first.partition, Ranges()).add(first.begin, first.end)
+        if first.size > max_slots:
+            self.queue.appendleft(SlotSpan(first.partition, first.begin + max_slots, first.end))
+            first = SlotSpan(first.partition, first.begin, first.begin + max_slots)
+        self._in_flight.setdefault(first.partition, IntervalSet()).add(first.begin, first.end)
         return first
 
-    def used(self, spans: Iterable[Span], *, but: Iterable[Span] = ()) -> None:
+    def mark_used(self, spans: Iterable[SlotSpan], *, returned: Iterable[SlotSpan] = ()) -> None:
         """These are used.
 
         Args:
             spans: that were on their way.
-            but: slots of them that come again.
+            returned: slots of them that come again.
         """
-        again = list(but)
-        for span in self._came(spans):
-            done = self._done.setdefault(span.partition, Ranges())
+        again = list(returned)
+        for span in self._remove_in_flight(spans):
+            done = self._done.setdefault(span.partition, IntervalSet())
             done.add(span.begin, span.end)
             for part in again:
                 if part.partition == span.partition:
                     done.remove(part.begin, part.end)
-        self._again(again)
+        self._requeue(again)
 
-    def unread(self, span: Span, reason: str) -> None:
+    def report_unreadable(self, span: SlotSpan, reason: str) -> None:
         """These could not be read."""
-        self._unread.extend(Unread(known, reason) for known in self._came([span]))
+        self._unreadable.extend(
+            UnreadableSpan(known, reason) for known in self._remove_in_flight([span])
+        )
 
-    def spoilt(self, records: Iterable[Unread]) -> None:
+    def report_unusable(self, records: Iterable[UnreadableSpan]) -> None:
         """Of these, which are used, nothing could be made."""
-        self._spoilt.extend(records)
+        self._unusable.extend(records)
 
-    def give_back(self, spans: Iterable[Span] | None = None) -> None:
+    def return_spans(self, spans: Iterable[SlotSpan] | None = None) -> None:
         """These are not on their way any more, and come again; None: all that were."""
-        self._again(self._came(list(_spans(self._out)) if spans is None else spans))
+        self._requeue(
+            self._remove_in_flight(list(_spans(self._in_flight)) if spans is None else spans)
+        )
 
-    def _again(self, spans: Iterable[Span]) -> None:
+    def _requeue(self, spans: Iterable[SlotSpan]) -> None:
         """They are the next, cut where shards begin: what cannot be read is of one."""
         shard, cut = self.plan.shard, []
         for span in spans:
             marks = range((span.begin // shard + 1) * shard, span.end, shard)
             ends = [*marks, span.end]
             cut += [
-                Span(span.partition, begin, end)
+                SlotSpan(span.partition, begin, end)
                 for begin, end in zip([span.begin, *marks], ends, strict=True)
             ]
         self.queue.extendleft(reversed(cut))
 
-    def _came(self, spans: Iterable[Span]) -> list[Span]:
+    def _remove_in_flight(self, spans: Iterable[SlotSpan]) -> list[SlotSpan]:
         """Take off the way what is on it: a ledger that began anew may have taken it back."""
-        found: list[Span] = []
+        found: list[SlotSpan] = []
         for span in spans:
-            known = self._out.get(span.partition, Ranges())
-            for begin, end in known.within(span.begin, span.end):
+            known = self._in_flight.get(span.partition, IntervalSet())
+            for begin, end in known.intersect(span.begin, span.end):
                 known.remove(begin, end)
-                found.append(Span(span.partition, begin, end))
+                found.append(SlotSpan(span.partition, begin, end))
         return found
 
-    def turn(self) -> None:
+    def next_epoch(self) -> None:
         """The next epoch."""
         self.epoch += 1
         self.finished = self.idle = False
-        self._most = 0
+        self._max_held = 0
         self.poison = {}
 
-    def follow(self) -> None:
+    def rejoin_ledger(self) -> None:
         """Go back to the epoch that the ledger is in; whatever is held is of one that is undone."""
         self.epoch = self.ledger_epoch - 1
         self.queue.clear()
-        self._out.clear()
-        self._done, self._unread, self._spoilt = {}, [], []
-        self.turn()
+        self._in_flight.clear()
+        self._done, self._unreadable, self._unusable = {}, [], []
+        self.next_epoch()
 
     # -- the coordinator's side -------------------------------------------------------------------
 
     @property
-    def has_news(self) -> bool:
+    def has_reports(self) -> bool:
         """Whether there is something to tell."""
-        return bool(self._done or self._unread or self._spoilt)
+        return bool(self._done or self._unreadable or self._unusable)
 
     @property
-    def has_untold(self) -> bool:
+    def has_unacknowledged(self) -> bool:
         """Whether something was not heard of yet: to be told, or told and not answered."""
-        return self.has_news or bool(self._asked and (self._asked.done or self._asked.unread))
+        return self.has_reports or bool(
+            self._pending_request
+            and (self._pending_request.done or self._pending_request.unreadable)
+        )
 
-    def registration(self, progress: Progress) -> RegisterData:
+    def registration(self, progress: DataProgress) -> RegisterData:
         """What a coordinator is told that does not know this process."""
-        place = self.place
+        place = self.identity
         return RegisterData(
             self.plan,
             place.round,
@@ -195,95 +208,95 @@ class Holder:
             place.world_size,
             place.worker,
             progress,
-            tuple(self._held()),
+            tuple(self._held_spans()),
             self.shared,
             self._generation,
             self._ticket,
         )
 
-    def _held(self) -> Iterable[Span]:
+    def _held_spans(self) -> Iterable[SlotSpan]:
         # What is to be told of is held, too: else the report would count for nothing.
-        yield from (*self.queue, *(unread.span for unread in self._unread))
-        yield from (*_spans(self._out), *_spans(self._done))
+        yield from (*self.queue, *(unread.span for unread in self._unreadable))
+        yield from (*_spans(self._in_flight), *_spans(self._done))
 
-    def knows(self, reply: Registered) -> None:
+    def on_registered(self, reply: RegisterReply) -> None:
         """The coordinator has taken the registration, or wants it again with a ticket."""
         self._ticket = reply.ticket
         self.registered = self.registered or not reply.ticket
 
-    def request(self, wanted: int, ends: Mapping[str, int] | None = None) -> LeaseRequest:
+    def request(self, max_spans: int, ends: Mapping[str, int] | None = None) -> LeaseRequest:
         """What to ask now: the same as before if that was not answered."""
-        if self._asked is None:
+        if self._pending_request is None:
             self._number += 1
-            self._asked = LeaseRequest(
+            self._pending_request = LeaseRequest(
                 name=self.plan.name,
-                round=self.place.round,
-                worker=self.place.worker,
+                round=self.identity.round,
+                worker=self.identity.worker,
                 generation=self._generation,
                 number=self._number,
                 epoch=self.epoch,
-                taken=self._taken,
-                wanted=min(wanted, MOST_AT_ONCE),
-                least=self._least,
+                last_answer=self._last_answer,
+                max_spans=min(max_spans, MAX_SPANS_PER_REQUEST),
+                batch_slots=self._batch_slots,
                 done=tuple(_spans(self._done)),
-                unread=tuple(self._unread),
-                spoilt=tuple(self._spoilt),
+                unreadable=tuple(self._unreadable),
+                unusable=tuple(self._unusable),
                 ends=dict(ends or {}),
             )
-            self._done, self._unread, self._spoilt = {}, [], []
-        return self._asked
+            self._done, self._unreadable, self._unusable = {}, [], []
+        return self._pending_request
 
-    def absorb(self, reply: LeaseReply) -> None:
+    def on_reply(self, reply: LeaseReply) -> None:
         """Take an answer; one of another request counts for nothing."""
-        asked = self._asked
+        asked = self._pending_request
         if asked is None or reply.number != asked.number:
             return
-        self._asked = None
+        self._pending_request = None
         if reply.state == REGISTER or not reply.generation:
-            self._forgotten(asked, reply)
+            self._on_unknown_worker(asked, reply)
             return
-        self._generation, self._taken = reply.generation, reply.answer
+        self._generation, self._last_answer = reply.generation, reply.answer
         self.ledger_epoch = reply.epoch if reply.epoch >= 0 else self.epoch
         if asked.epoch == self.epoch:
-            self._receive(reply.leases)
+            self._add_leases(reply.leases)
             self.poison = reply.poison
             self.finished = reply.state == FINISHED
-            self._most = reply.most
-        self.idle = bool(asked.wanted) and not reply.leases
+            self._max_held = reply.max_held
+        self.idle = bool(asked.max_spans) and not reply.leases
 
-    def _receive(self, leases: Iterable[Span]) -> None:
+    def _add_leases(self, leases: Iterable[SlotSpan]) -> None:
         # What expired and was lent to this process again it may still have.
-        known: dict[str, Ranges] = {}
-        for span in self._held():
-            known.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+        known: dict[str, IntervalSet] = {}
+        for span in self._held_spans():
+            known.setdefault(span.partition, IntervalSet()).add(span.begin, span.end)
         for span in leases:
-            own = known.get(span.partition, Ranges())
+            own = known.get(span.partition, IntervalSet())
             gaps = own.gaps(span.begin, span.end)
-            self.queue.extend(Span(span.partition, begin, end) for begin, end in gaps)
+            self.queue.extend(SlotSpan(span.partition, begin, end) for begin, end in gaps)
 
-    def _forgotten(self, asked: LeaseRequest, reply: LeaseReply) -> None:
+    def _on_unknown_worker(self, request: LeaseRequest, reply: LeaseReply) -> None:
         """There is no ledger that has heard the request, or none that knows this process."""
-        self.registered, self.idle, self._most = reply.state != REGISTER, False, 0
+        self.registered, self.idle, self._max_held = reply.state != REGISTER, False, 0
         if reply.generation:
             # Another ledger runs: what this one was lent is not its own any more.
             self._generation = reply.generation
             self.queue.clear()
-            self._out.clear()
-            self._done, self._unread, self._spoilt = {}, [], []
+            self._in_flight.clear()
+            self._done, self._unreadable, self._unusable = {}, [], []
             return
-        for span in asked.done:
-            self._done.setdefault(span.partition, Ranges()).add(span.begin, span.end)
-        self._unread = [*asked.unread, *self._unread]
-        self._spoilt = [*asked.spoilt, *self._spoilt]
+        for span in request.done:
+            self._done.setdefault(span.partition, IntervalSet()).add(span.begin, span.end)
+        self._unreadable = [*request.unreadable, *self._unreadable]
+        self._unusable = [*request.unusable, *self._unusable]
 
 
-def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+def merge_spans(spans: Iterable[SlotSpan]) -> tuple[SlotSpan, ...]:
     """The same slots in the fewest spans, by partition."""
-    found: dict[str, Ranges] = {}
+    found: dict[str, IntervalSet] = {}
     for span in spans:
-        found.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+        found.setdefault(span.partition, IntervalSet()).add(span.begin, span.end)
     return tuple(_spans(found))
 
 
-def _spans(done: Mapping[str, Ranges]) -> Iterable[Span]:
-    return (Span(name, begin, end) for name, ranges in done.items() for begin, end in ranges)
+def _spans(done: Mapping[str, IntervalSet]) -> Iterable[SlotSpan]:
+    return (SlotSpan(name, begin, end) for name, ranges in done.items() for begin, end in ranges)

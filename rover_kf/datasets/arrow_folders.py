@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rover_kf import errors
 
 
-class Below(NamedTuple):
+class ArrowListing(NamedTuple):
     """What was found."""
 
     filesystem: Any
@@ -25,7 +25,7 @@ class Below(NamedTuple):
     """Name below the root, and bytes; sorted."""
 
 
-def arrow() -> Any:
+def import_pyarrow() -> Any:
     """The module pyarrow.
 
     Raises:
@@ -40,7 +40,7 @@ def arrow() -> Any:
         ) from cause
 
 
-def below(source: str, endings: Sequence[str]) -> Below:
+def list_below(source: str, endings: Sequence[str]) -> ArrowListing:
     """Files of a folder and of those below it; a file's own, whatever it ends with.
 
     Args:
@@ -50,7 +50,7 @@ def below(source: str, endings: Sequence[str]) -> Below:
     Raises:
         InputError: it cannot be looked at, or has no files.
     """
-    failures = (arrow().ArrowException, OSError)
+    failures = (import_pyarrow().ArrowException, OSError)
     fs = importlib.import_module("pyarrow.fs")
     try:
         system, path = (
@@ -59,7 +59,7 @@ def below(source: str, endings: Sequence[str]) -> Below:
         about = system.get_file_info([path])[0]
         if about.type == fs.FileType.File:
             root = path[: -len(about.base_name)].rstrip("/")
-            return Below(system, root, [(about.base_name, about.size)])
+            return ArrowListing(system, root, [(about.base_name, about.size)])
         listed = system.get_file_info(fs.FileSelector(path, recursive=True))
     except failures as cause:
         raise errors.InputError(
@@ -82,4 +82,4 @@ def below(source: str, endings: Sequence[str]) -> Below:
         raise errors.InputError(
             f"{source} has no files{of}; is the volume with the data mounted there?"
         )
-    return Below(system, root, kept)
+    return ArrowListing(system, root, kept)

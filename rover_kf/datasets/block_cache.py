@@ -13,7 +13,7 @@ from rover_kf import errors
 Block = TypeVar("Block")
 
 
-class Recent(Generic[Block]):
+class BlockCache(Generic[Block]):
     """Of one process; a copy for another process (pickled or forked) begins empty.
 
     Args:
@@ -24,18 +24,18 @@ class Recent(Generic[Block]):
         InputError: none would be kept.
     """
 
-    def __init__(self, read: Callable[[int], Block], most: int) -> None:
-        if most < 1:
-            raise errors.InputError(f"cached is {most}; 1 block or more is needed")
-        self._read, self._most = read, most
-        self._held: collections.OrderedDict[int, Block] = collections.OrderedDict()
+    def __init__(self, read: Callable[[int], Block], capacity: int) -> None:
+        if capacity < 1:
+            raise errors.InputError(f"cached is {capacity}; 1 block or more is needed")
+        self._read, self._capacity = read, capacity
+        self._blocks: collections.OrderedDict[int, Block] = collections.OrderedDict()
 
-    def at(self, number: int) -> Block:
+    def get(self, number: int) -> Block:
         """The block, read if it is not held."""
-        if number in self._held:
-            self._held.move_to_end(number)
-            return self._held[number]
-        block = self._held[number] = self._read(number)
-        if len(self._held) > self._most:
-            self._held.popitem(last=False)
+        if number in self._blocks:
+            self._blocks.move_to_end(number)
+            return self._blocks[number]
+        block = self._blocks[number] = self._read(number)
+        if len(self._blocks) > self._capacity:
+            self._blocks.popitem(last=False)
         return block

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from rover_kf.datasets.block_cache import Recent
+from rover_kf.datasets.block_cache import BlockCache
 
 Block = TypeVar("Block")
 
@@ -31,7 +31,7 @@ class BlockReader(abc.ABC, Generic[Block]):
     def __init__(self, sizes: Sequence[int], cached: int) -> None:
         self._sizes, self._cached = array.array("Q", sizes), cached
         self._ends = array.array("Q", itertools.accumulate(sizes))
-        self._begin()
+        self._reset()
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -44,17 +44,17 @@ class BlockReader(abc.ABC, Generic[Block]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_recent": None, "_process": 0}
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Nothing is held yet; files that are open are this process's own."""
-        self._recent = Recent(self._read, self._cached)
+        self._recent = BlockCache(self._read, self._cached)
         self._process = os.getpid()
 
-    def _block(self, number: int) -> Block:
+    def _cached_block(self, number: int) -> Block:
         if self._process != os.getpid():
-            self._begin()
-        return self._recent.at(number)
+            self._reset()
+        return self._recent.get(number)
 
-    def _place(self, number: int) -> tuple[int, int]:
+    def _locate(self, number: int) -> tuple[int, int]:
         """The block that has a sample, and where in it.
 
         Raises:
@@ -71,5 +71,5 @@ class BlockReader(abc.ABC, Generic[Block]):
         """Read a block.
 
         Raises:
-            DataUnreadable: it cannot be; the message says where it lies.
+            DatasetReadError: it cannot be; the message says where it lies.
         """

@@ -14,7 +14,7 @@ from rover_kf import errors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class File:
+class SourceFile:
     """One of them."""
 
     path: str
@@ -25,20 +25,20 @@ class File:
     modified: int
     """Nanoseconds since 1970."""
 
-    def opened(self) -> BinaryIO:
+    def open(self) -> BinaryIO:
         """Open it as it was.
 
         Raises:
-            DataUnreadable: it is gone, cannot be opened, or was changed since.
+            DatasetReadError: it is gone, cannot be opened, or was changed since.
         """
         try:
             stream = pathlib.Path(self.path).open("rb")  # noqa: SIM115 - the caller closes it
         except OSError as cause:
-            raise errors.DataUnreadable(f"{self.path} cannot be opened: {cause}") from cause
+            raise errors.DatasetReadError(f"{self.path} cannot be opened: {cause}") from cause
         facts = os.fstat(stream.fileno())
         if (facts.st_size, facts.st_mtime_ns) != (self.size, self.modified):
             stream.close()
-            raise errors.DataUnreadable(
+            raise errors.DatasetReadError(
                 f"{self.path} was changed while the job trains: {self.size} bytes have become "
                 f"{facts.st_size}, or were written again; leave the files of a data set as they "
                 "are, or restart the job without its checkpoint to train on the new ones"
@@ -50,7 +50,7 @@ Sources = str | os.PathLike[str] | Sequence["str | os.PathLike[str]"]
 """A file, a folder, or several of them."""
 
 
-def found(sources: Sources, endings: Sequence[str] = ()) -> tuple[File, ...]:
+def discover(sources: Sources, endings: Sequence[str] = ()) -> tuple[SourceFile, ...]:
     """All files, those of folders sorted by name, of all folders below them too.
 
     Args:
@@ -61,13 +61,13 @@ def found(sources: Sources, endings: Sequence[str] = ()) -> tuple[File, ...]:
         InputError: there is no such file, or a folder has none.
     """
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    files = [file for source in given for file in _below(pathlib.Path(source), tuple(endings))]
+    files = [file for source in given for file in _list_below(pathlib.Path(source), tuple(endings))]
     if not files:
         raise errors.InputError("a data set of no files: name at least one")
     return tuple(files)
 
 
-def _below(source: pathlib.Path, endings: tuple[str, ...]) -> Iterable[File]:
+def _list_below(source: pathlib.Path, endings: tuple[str, ...]) -> Iterable[SourceFile]:
     if source.is_dir():
         paths = sorted(path for path in source.rglob("*") if path.is_file())
         names = [(path, path.relative_to(source)) for path in paths]
@@ -88,4 +88,4 @@ def _below(source: pathlib.Path, endings: tuple[str, ...]) -> Iterable[File]:
         raise errors.InputError(f"there is no {source}; is the volume with the data mounted there?")
     for path, name in kept:
         facts = path.stat()
-        yield File(str(path), name, facts.st_size, facts.st_mtime_ns)
+        yield SourceFile(str(path), name, facts.st_size, facts.st_mtime_ns)

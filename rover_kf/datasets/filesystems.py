@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 from rover_kf import errors
 from rover_kf.datasets import arrow_folders
-from rover_kf.datasets.files import File
+from rover_kf.datasets.files import SourceFile
 
 
-class Listed(NamedTuple):
+class FileInfo(NamedTuple):
     """A file as it was when the data set was made."""
 
     name: str
@@ -26,42 +26,42 @@ class Listed(NamedTuple):
     """Nanoseconds since 1970; 0 where that is not looked at."""
 
 
-class FilePlace(Protocol):
+class Filesystem(Protocol):
     """Reads what was listed."""
 
     def path(self, name: str) -> str:
         """For messages."""
 
-    def read(self, file: Listed) -> bytes:
+    def read(self, file: FileInfo) -> bytes:
         """All of it.
 
         Raises:
-            DataUnreadable: it is gone, was changed, or cannot be read.
+            DatasetReadError: it is gone, was changed, or cannot be read.
         """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Folder:
+class MountedFilesystem:
     """One that is mounted."""
 
     root: pathlib.Path
 
     def path(self, name: str) -> str:
-        """See FilePlace."""
+        """See Filesystem."""
         return str(self.root / name)
 
-    def read(self, file: Listed) -> bytes:
-        """See FilePlace."""
+    def read(self, file: FileInfo) -> bytes:
+        """See Filesystem."""
         path = self.path(file.name)
-        with File(path, file.name, file.size, file.modified).opened() as stream:
+        with SourceFile(path, file.name, file.size, file.modified).open() as stream:
             try:
                 return stream.read()
             except OSError as cause:
-                raise errors.DataUnreadable(f"{path} cannot be read: {cause}") from cause
+                raise errors.DatasetReadError(f"{path} cannot be read: {cause}") from cause
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ObjectFolder:
+class ObjectStoreFilesystem:
     """A prefix of a bucket, or whatever else pyarrow has an address for."""
 
     root: str
@@ -69,19 +69,19 @@ class ObjectFolder:
     """pyarrow's."""
 
     def path(self, name: str) -> str:
-        """See FilePlace."""
+        """See Filesystem."""
         return f"{self.root}/{name}"
 
-    def read(self, file: Listed) -> bytes:
-        """See FilePlace; that it was changed is seen by its size alone."""
+    def read(self, file: FileInfo) -> bytes:
+        """See Filesystem; that it was changed is seen by its size alone."""
         path = self.path(file.name)
         try:
             with self.filesystem.open_input_file(path) as stream:
                 content: bytes = stream.read()
-        except (arrow_folders.arrow().ArrowException, OSError) as cause:
-            raise errors.DataUnreadable(f"{path} cannot be read: {cause}") from cause
+        except (arrow_folders.import_pyarrow().ArrowException, OSError) as cause:
+            raise errors.DatasetReadError(f"{path} cannot be read: {cause}") from cause
         if len(content) != file.size:
-            raise errors.DataUnreadable(
+            raise errors.DatasetReadError(
                 f"{path} was changed while the job trains: {file.size} bytes have become "
                 f"{len(content)}; leave the files of a data set as they are, or restart the job "
                 "without its checkpoint to train on the new ones"
@@ -89,7 +89,7 @@ class ObjectFolder:
         return content
 
 
-def listed(source: str, endings: tuple[str, ...]) -> tuple[FilePlace, Iterable[Listed]]:
+def list_files(source: str, endings: tuple[str, ...]) -> tuple[Filesystem, Iterable[FileInfo]]:
     """A place and its files, in an order that is the same everywhere.
 
     Args:
@@ -100,20 +100,24 @@ def listed(source: str, endings: tuple[str, ...]) -> tuple[FilePlace, Iterable[L
         InputError: there is no such source.
     """
     if "://" in source:
-        filesystem, root, files = arrow_folders.below(source, endings)
-        return ObjectFolder(root, filesystem), [Listed(name, size, 0) for name, size in files]
+        filesystem, root, files = arrow_folders.list_below(source, endings)
+        return ObjectStoreFilesystem(root, filesystem), [
+            FileInfo(name, size, 0) for name, size in files
+        ]
     path = pathlib.Path(source)
     if path.is_dir():
-        return Folder(path), _walked(source, "", (path.resolve(),), endings)
+        return MountedFilesystem(path), _walk(source, "", (path.resolve(),), endings)
     if path.is_file():
         facts = path.stat()
-        return Folder(path.parent), [Listed(path.name, facts.st_size, facts.st_mtime_ns)]
+        return MountedFilesystem(path.parent), [
+            FileInfo(path.name, facts.st_size, facts.st_mtime_ns)
+        ]
     raise errors.InputError(f"there is no {source}; is the volume with the data mounted there?")
 
 
-def _walked(
+def _walk(
     folder: str, prefix: str, above: tuple[pathlib.Path, ...], endings: tuple[str, ...]
-) -> Iterator[Listed]:
+) -> Iterator[FileInfo]:
     """Files of a folder and of those below it, links followed: a folder's in order of their names.
 
     Args:
@@ -132,7 +136,7 @@ def _walked(
             real = pathlib.Path(entry.path).resolve() if link else above[-1] / entry.name
             if real in above:
                 raise errors.InputError(f"{entry.path} leads back to {real}; remove that link")
-            yield from _walked(entry.path, f"{prefix}{entry.name}/", (*above, real), endings)
+            yield from _walk(entry.path, f"{prefix}{entry.name}/", (*above, real), endings)
         elif entry.is_file() and (not endings or entry.name.endswith(endings)):
             facts = entry.stat()
-            yield Listed(prefix + entry.name, facts.st_size, facts.st_mtime_ns)
+            yield FileInfo(prefix + entry.name, facts.st_size, facts.st_mtime_ns)

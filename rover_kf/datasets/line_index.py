@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 
 from rover_kf import errors
-from rover_kf.datasets.files import File
+from rover_kf.datasets.files import SourceFile
 
 _log = logging.getLogger("rover_kf")
 _VERSION = 1
@@ -33,7 +33,7 @@ class LineIndex:
 
     files: array.array[int]
     """By block: the file that it is in."""
-    begins: array.array[int]
+    offsets: array.array[int]
     """By block: the byte of that file that it begins with."""
     sizes: array.array[int]
     """By block: its bytes."""
@@ -43,7 +43,7 @@ class LineIndex:
     """Of the files' contents."""
 
 
-def made(files: tuple[File, ...], block_bytes: int) -> LineIndex:
+def build(files: tuple[SourceFile, ...], block_bytes: int) -> LineIndex:
     """Read all files once.
 
     Args:
@@ -51,7 +51,7 @@ def made(files: tuple[File, ...], block_bytes: int) -> LineIndex:
         block_bytes: that a block has, at least, until its last line ends.
 
     Raises:
-        DataUnreadable: a file was changed meanwhile.
+        DatasetReadError: a file was changed meanwhile.
     """
     numbers, begins, sizes, lines = (array.array("Q") for _ in range(4))
     digests = []
@@ -65,7 +65,7 @@ def made(files: tuple[File, ...], block_bytes: int) -> LineIndex:
             lines.append(count)
             begin += size
         if begin != file.size:
-            raise errors.DataUnreadable(
+            raise errors.DatasetReadError(
                 f"{file.path} had {file.size} bytes and now has {begin}: it is being written; "
                 "start the job when its data are complete"
             )
@@ -73,10 +73,12 @@ def made(files: tuple[File, ...], block_bytes: int) -> LineIndex:
     return LineIndex(numbers, begins, sizes, lines, tuple(digests))
 
 
-def _blocks(file: File, block_bytes: int, whole: hashlib.blake2b) -> Iterator[tuple[int, int]]:
+def _blocks(
+    file: SourceFile, block_bytes: int, whole: hashlib.blake2b
+) -> Iterator[tuple[int, int]]:
     """Bytes and lines of each block of a file."""
     size = count = 0
-    with file.opened() as stream:
+    with file.open() as stream:
         while piece := stream.read(block_bytes):
             whole.update(piece)
             end = piece.rfind(b"\n") + 1
@@ -89,7 +91,7 @@ def _blocks(file: File, block_bytes: int, whole: hashlib.blake2b) -> Iterator[tu
         yield size, 1  # a last line without its line feed
 
 
-def load(path: pathlib.Path, files: tuple[File, ...], block_bytes: int) -> LineIndex:
+def load(path: pathlib.Path, files: tuple[SourceFile, ...], block_bytes: int) -> LineIndex:
     """Take the saved index of these files, or make it and save it.
 
     Args:
@@ -98,7 +100,7 @@ def load(path: pathlib.Path, files: tuple[File, ...], block_bytes: int) -> LineI
         block_bytes: see ``made``.
 
     Raises:
-        DataUnreadable: a file was changed meanwhile.
+        DatasetReadError: a file was changed meanwhile.
         InputError: the index cannot be written there.
     """
     about: dict[str, object] = {
@@ -107,21 +109,21 @@ def load(path: pathlib.Path, files: tuple[File, ...], block_bytes: int) -> LineI
         "block_bytes": block_bytes,
         "files": [[file.name, file.size, file.modified] for file in files],
     }
-    saved = _saved(path, about)
+    saved = _load_saved(path, about)
     if saved is not None:
         return saved
-    index = made(files, block_bytes)
+    index = build(files, block_bytes)
     _save(path, about, index)
     return index
 
 
 def _save(path: pathlib.Path, about: dict[str, object], index: LineIndex) -> None:
     head = json.dumps({**about, "digests": index.digests}).encode()
-    arrays = (index.files, index.begins, index.sizes, index.lines)
+    arrays = (index.files, index.offsets, index.sizes, index.lines)
     whole = b"\n".join((head, b"".join(each.tobytes() for each in arrays)))
     aside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        aside.write_bytes(_sum(whole) + whole)
+        aside.write_bytes(_checksum(whole) + whole)
         aside.replace(path)
     except OSError as cause:
         raise errors.InputError(
@@ -130,12 +132,12 @@ def _save(path: pathlib.Path, about: dict[str, object], index: LineIndex) -> Non
         ) from cause
 
 
-def _saved(path: pathlib.Path, about: dict[str, object]) -> LineIndex | None:
+def _load_saved(path: pathlib.Path, about: dict[str, object]) -> LineIndex | None:
     """What was saved, if it is whole and of these files."""
     if not path.exists():
         return None
     whole = path.read_bytes()
-    sound = whole[:_SUM_BYTES] == _sum(whole[_SUM_BYTES:])
+    sound = whole[:_SUM_BYTES] == _checksum(whole[_SUM_BYTES:])
     line, _, body = whole[_SUM_BYTES:].partition(b"\n")
     head = json.loads(line) if sound else {}
     if any(head.get(name) != value for name, value in about.items()):
@@ -149,5 +151,5 @@ def _saved(path: pathlib.Path, about: dict[str, object]) -> LineIndex | None:
     return LineIndex(arrays[0], arrays[1], arrays[2], arrays[3], tuple(head["digests"]))
 
 
-def _sum(whole: bytes) -> bytes:
+def _checksum(whole: bytes) -> bytes:
     return hashlib.blake2b(whole, digest_size=_SUM_BYTES).digest()

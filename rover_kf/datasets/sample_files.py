@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from rover_kf import errors
 from rover_kf.datasets import filesystems
 from rover_kf.datasets.files import Sources
-from rover_kf.datasets.filesystems import FilePlace, Listed
+from rover_kf.datasets.filesystems import FileInfo, Filesystem
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SampleFiles:
     """In the order of their numbers: source by source, each sorted by name."""
 
-    places: tuple[FilePlace, ...]
+    filesystems: tuple[Filesystem, ...]
     begins: array.array[int]
     """By place: the number of its first file."""
     names: bytes
@@ -34,7 +34,7 @@ class SampleFiles:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def at(self, number: int) -> tuple[FilePlace, Listed]:
+    def get(self, number: int) -> tuple[Filesystem, FileInfo]:
         """A file and where it lies.
 
         Raises:
@@ -43,8 +43,8 @@ class SampleFiles:
         if not 0 <= number < len(self):
             message = f"sample {number} of {len(self)}"
             raise IndexError(message)
-        place = self.places[bisect.bisect_right(self.begins, number) - 1]
-        return place, Listed(self._name(number), self.sizes[number], self.modified[number])
+        place = self.filesystems[bisect.bisect_right(self.begins, number) - 1]
+        return place, FileInfo(self._name(number), self.sizes[number], self.modified[number])
 
     def _name(self, number: int) -> str:
         begin = self.ends[number - 1] if number else 0
@@ -63,7 +63,7 @@ class SampleFiles:
         return whole.hexdigest()
 
 
-def found(sources: Sources, endings: Sequence[str]) -> SampleFiles:
+def discover(sources: Sources, endings: Sequence[str]) -> SampleFiles:
     """All files of these sources.
 
     Args:
@@ -80,7 +80,7 @@ def found(sources: Sources, endings: Sequence[str]) -> SampleFiles:
     names = bytearray()
     places = []
     for source in given:
-        place, listed = filesystems.listed(os.fspath(source), tuple(endings))
+        place, listed = filesystems.list_files(os.fspath(source), tuple(endings))
         places.append(place)
         begins.append(len(ends))
         for file in listed:

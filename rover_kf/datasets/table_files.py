@@ -14,7 +14,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.datasets import arrow_folders
-from rover_kf.datasets.arrow_folders import arrow
+from rover_kf.datasets.arrow_folders import import_pyarrow
 from rover_kf.datasets.files import Sources
 
 _ENDINGS = (".parquet", ".arrow", ".feather")
@@ -39,15 +39,15 @@ class TableFile:
     filesystem: Any
     """pyarrow's."""
 
-    def opened(self) -> Groups:
+    def open(self) -> RowGroupReader:
         """Open it as it was.
 
         Raises:
-            DataUnreadable: it is gone, or was changed since.
+            DatasetReadError: it is gone, or was changed since.
         """
-        groups = Groups(self.path, self.filesystem)
+        groups = RowGroupReader(self.path, self.filesystem)
         if (groups.size, groups.digest) != (self.size, self.digest):
-            raise errors.DataUnreadable(
+            raise errors.DatasetReadError(
                 f"{self.path} was changed while the job trains: its size or its footer is another "
                 "one; leave the files of a data set as they are, or restart the job without its "
                 "checkpoint to train on the new ones"
@@ -55,7 +55,7 @@ class TableFile:
         return groups
 
 
-class Groups:
+class RowGroupReader:
     """An open file.
 
     Args:
@@ -63,25 +63,25 @@ class Groups:
         filesystem: that it is on.
 
     Raises:
-        DataUnreadable: it is gone, or none of its kind.
+        DatasetReadError: it is gone, or none of its kind.
     """
 
     def __init__(self, path: str, filesystem: Any) -> None:
-        pyarrow = arrow()
+        pyarrow = import_pyarrow()
         try:
             stream = filesystem.open_input_file(path)
             self.size = stream.size()
             if path.endswith(".parquet"):
-                self._of_parquet(stream)
+                self._open_parquet(stream)
             else:
-                self._of_arrow(stream)
+                self._open_arrow(stream)
         except (pyarrow.ArrowException, OSError) as cause:
             kind = "Parquet" if path.endswith(".parquet") else "Arrow"
-            raise errors.DataUnreadable(
+            raise errors.DatasetReadError(
                 f"{path} cannot be read as a {kind} file: {cause}; write it again, or leave it out"
             ) from cause
 
-    def _of_parquet(self, stream: Any) -> None:
+    def _open_parquet(self, stream: Any) -> None:
         parquet = importlib.import_module("pyarrow.parquet")
         file = parquet.ParquetFile(stream, page_checksum_verification=True)
         about = file.metadata
@@ -95,8 +95,8 @@ class Groups:
             file.read_row_group(group, columns, use_threads=False)
         )
 
-    def _of_arrow(self, stream: Any) -> None:
-        pyarrow, ipc = arrow(), importlib.import_module("pyarrow.ipc")
+    def _open_arrow(self, stream: Any) -> None:
+        pyarrow, ipc = import_pyarrow(), importlib.import_module("pyarrow.ipc")
         file = ipc.open_file(stream, options=ipc.IpcReadOptions(use_threads=False))
         # The footer does not say how many rows a batch has; the first column is read for it.
         first = ipc.IpcReadOptions(use_threads=False, included_fields=[0])
@@ -121,7 +121,7 @@ def _footer(stream: Any, size: int) -> str:
     return hashlib.blake2b(stream.read_at(size, whole - size), digest_size=16).hexdigest()
 
 
-def found(sources: Sources, columns: Sequence[str] | None) -> tuple[TableFile, ...]:
+def discover(sources: Sources, columns: Sequence[str] | None) -> tuple[TableFile, ...]:
     """All files with their footers, those of folders sorted by name.
 
     Args:
@@ -130,16 +130,16 @@ def found(sources: Sources, columns: Sequence[str] | None) -> tuple[TableFile, .
 
     Raises:
         InputError: there are no such files, or one lacks a column.
-        DataUnreadable: a file is none of its kind.
+        DatasetReadError: a file is none of its kind.
     """
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     places = [place for source in given for place in _below(os.fspath(source))]
     if not places:
         raise errors.InputError("a data set of no files: name at least one")
 
-    def looked_at(number: int) -> TableFile:
+    def read_footer(number: int) -> TableFile:
         path, name, filesystem = places[number]
-        groups = Groups(path, filesystem)
+        groups = RowGroupReader(path, filesystem)
         lacking = sorted(set(columns or ()) - set(groups.columns))
         if lacking:
             raise errors.InputError(
@@ -150,10 +150,10 @@ def found(sources: Sources, columns: Sequence[str] | None) -> tuple[TableFile, .
         )
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return tuple(pool.map(looked_at, range(len(places))))
+        return tuple(pool.map(read_footer, range(len(places))))
 
 
 def _below(source: str) -> list[tuple[str, str, Any]]:
     """Path, name below the source and file system of each file."""
-    system, root, files = arrow_folders.below(source, _ENDINGS)
+    system, root, files = arrow_folders.list_below(source, _ENDINGS)
     return [(f"{root}/{name}" if root else name, name, system) for name, _ in files]

@@ -11,7 +11,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.datasets import arrow_folders, table_files
-from rover_kf.datasets.block_cache import Recent
+from rover_kf.datasets.block_cache import BlockCache
 from rover_kf.datasets.block_reader import BlockReader
 from rover_kf.datasets.files import Sources
 
@@ -37,7 +37,7 @@ class TableRows(BlockReader[Any]):
 
     Raises:
         InputError: there are no such files, rows or columns; or pyarrow is not installed.
-        DataUnreadable: a file is none of its kind.
+        DatasetReadError: a file is none of its kind.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class TableRows(BlockReader[Any]):
         as_tables: bool = False,
         cached: int = 24,
     ) -> None:
-        self._arrow = arrow_folders.arrow()
-        self._files = table_files.found(sources, columns)
+        self._arrow = arrow_folders.import_pyarrow()
+        self._files = table_files.discover(sources, columns)
         self._columns = None if columns is None else list(columns)
         self._as_tables = as_tables
         self._groups = [
@@ -68,13 +68,13 @@ class TableRows(BlockReader[Any]):
 
         Raises:
             IndexError: there is no such row.
-            DataUnreadable: a file was changed, or a row group cannot be read.
+            DatasetReadError: a file was changed, or a row group cannot be read.
         """
-        places = sorted((*self._place(number), at) for at, number in enumerate(numbers))
+        places = sorted((*self._locate(number), at) for at, number in enumerate(numbers))
         tables, came = [], []
-        for block, of_block in itertools.groupby(places, lambda place: place[0]):
+        for block, of_block in itertools.groupby(places, lambda position: position[0]):
             within = list(of_block)
-            tables.append(self._block(block).take([row for _, row, _ in within]))
+            tables.append(self._cached_block(block).take([row for _, row, _ in within]))
             came += [at for *_, at in within]
         if self._as_tables:
             back = sorted(range(len(came)), key=came.__getitem__)
@@ -96,23 +96,23 @@ class TableRows(BlockReader[Any]):
             whole.update(f"{file.name} {file.size} {file.digest}\n".encode())
         return whole.hexdigest()
 
-    def _begin(self) -> None:
-        super()._begin()
-        self._arrow = arrow_folders.arrow()
-        self._open = Recent(lambda number: self._files[number].opened(), _OPEN)
+    def _reset(self) -> None:
+        super()._reset()
+        self._arrow = arrow_folders.import_pyarrow()
+        self._open = BlockCache(lambda number: self._files[number].open(), _OPEN)
 
     def _read(self, block: int) -> Any:
         file, group = self._groups[block]
-        opened = self._open.at(file.number)
+        opened = self._open.get(file.number)
         try:
             table = opened.read(group, self._columns).combine_chunks()
         except (self._arrow.ArrowException, OSError) as cause:
-            raise errors.DataUnreadable(
+            raise errors.DatasetReadError(
                 f"{file.path}: row group {group} of {len(file.group_rows)}, {self._rows(block)} of "
                 f"the data set, cannot be read: {cause}; write the file again, or leave it out"
             ) from cause
         if len(table) != file.group_rows[group]:
-            raise errors.DataUnreadable(
+            raise errors.DatasetReadError(
                 f"{file.path}: row group {group} has {len(table)} rows, the file's footer says "
                 f"{file.group_rows[group]}; write the file again, or leave it out"
             )

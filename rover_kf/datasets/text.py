@@ -35,7 +35,7 @@ class TextLines(BlockReader[list[bytes]]):
 
     Raises:
         InputError: there are no such files, they are empty or compressed, or a number is below 1.
-        DataUnreadable: a file is being written.
+        DatasetReadError: a file is being written.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TextLines(BlockReader[list[bytes]]):
     ) -> None:
         if block_bytes < 1:
             raise errors.InputError(f"block_bytes is {block_bytes}; 1 or more is needed")
-        self._files = files.found(sources, endings)
+        self._files = files.discover(sources, endings)
         packed = [file.path for file in self._files if file.path.endswith(_PACKED)]
         if packed:
             raise errors.InputError(
@@ -57,7 +57,7 @@ class TextLines(BlockReader[list[bytes]]):
                 "before it; unpack it, or store the text in Parquet files"
             )
         self._index = (
-            line_index.made(self._files, block_bytes)
+            line_index.build(self._files, block_bytes)
             if index is None
             else line_index.load(pathlib.Path(index), self._files, block_bytes)
         )
@@ -73,7 +73,7 @@ class TextLines(BlockReader[list[bytes]]):
 
         Raises:
             IndexError: there is no such line.
-            DataUnreadable: a file was changed, or a line is no UTF-8.
+            DatasetReadError: a file was changed, or a line is no UTF-8.
         """
         return [self._line(number) for number in numbers]
 
@@ -86,26 +86,26 @@ class TextLines(BlockReader[list[bytes]]):
         return whole.hexdigest()
 
     def _line(self, number: int) -> str:
-        block, within = self._place(number)
-        line = self._block(block)[within]
+        block, within = self._locate(number)
+        line = self._cached_block(block)[within]
         try:
             return line.removesuffix(b"\r").decode()
         except UnicodeDecodeError as cause:
             file = self._files[self._index.files[block]]
-            raise errors.DataUnreadable(
-                f"{file.path}: line {within} after byte {self._index.begins[block]} is no UTF-8: "
+            raise errors.DatasetReadError(
+                f"{file.path}: line {within} after byte {self._index.offsets[block]} is no UTF-8: "
                 f"{cause}; write the file as UTF-8"
             ) from cause
 
     def _read(self, block: int) -> list[bytes]:
         """The lines of a block."""
         file = self._files[self._index.files[block]]
-        begin, size = self._index.begins[block], self._index.sizes[block]
-        with file.opened() as stream:
+        begin, size = self._index.offsets[block], self._index.sizes[block]
+        with file.open() as stream:
             stream.seek(begin)
             lines = stream.read(size).removesuffix(b"\n").split(b"\n")
         if len(lines) != self._index.lines[block]:
-            raise errors.DataUnreadable(
+            raise errors.DatasetReadError(
                 f"{file.path}: bytes {begin} to {begin + size} have {len(lines)} lines, the index "
                 f"knows of {self._index.lines[block]}: the file was changed; remove the index"
             )

@@ -58,7 +58,7 @@ class FileDataset:
         endings: Sequence[str] = (),
         stand_in: Callable[[str], Any] | None = None,
     ) -> None:
-        self._files = sample_files.found(sources, endings)
+        self._files = sample_files.discover(sources, endings)
         self._decode, self._stand_in = decode, stand_in
         self.classes = self._files.folders()
         """Names of the folders right below the sources, sorted; labels are places in them."""
@@ -74,9 +74,9 @@ class FileDataset:
 
         Raises:
             IndexError: there is no such file.
-            DataUnreadable: it is gone, was changed, cannot be read, or ``decode`` raised.
+            DatasetReadError: it is gone, was changed, cannot be read, or ``decode`` raised.
         """
-        place, file = self._files.at(number)
+        place, file = self._files.get(number)
         folder, slash, _ = file.name.partition("/")
         label = self._labels[folder] if slash else -1
         sample = FileSample(file.name, place.read(file), label)
@@ -89,7 +89,7 @@ class FileDataset:
         except Exception as cause:
             told = f"{place.path(file.name)}: {type(cause).__name__}: {cause}"
             if self._stand_in is None:
-                raise errors.DataUnreadable(
+                raise errors.DatasetReadError(
                     f"of this file decode makes no sample: {told}; mend the file or leave it out, "
                     "or have something else count in its place (stand_in)"
                 ) from cause

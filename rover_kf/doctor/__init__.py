@@ -8,7 +8,7 @@ it (``judge``, pure). Nothing is created: what admission would say is asked by d
 
 from __future__ import annotations
 
-from rover_kf.doctor.diagnose import Diagnosis, examine
+from rover_kf.doctor.diagnose import Diagnosis, diagnose
 from rover_kf.doctor.finding import Finding
 
-__all__ = ["Diagnosis", "Finding", "examine"]
+__all__ = ["Diagnosis", "Finding", "diagnose"]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rover_kf import errors
 
 
-class Api(Protocol):
+class ApiClient(Protocol):
     """Of the API server's client, what is needed here."""
 
     def request(
@@ -30,45 +30,47 @@ class Api(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class ObjectResult:
     """One object; neither ``found`` nor ``refusal`` says that there is none."""
 
-    found: Mapping[str, Any] | None = None
-    refusal: str = ""
+    value: Mapping[str, Any] | None = None
+    denial: str = ""
     """Why it was not told, in the API server's words."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Listing:
+class ListResult:
     """Objects of one kind."""
 
     items: tuple[Mapping[str, Any], ...] = ()
-    refusal: str = ""
+    denial: str = ""
     """Why they were not told."""
 
 
-def ask(api: Api, path: str, what: str) -> Answer:
+def get(api: ApiClient, path: str, what: str) -> ObjectResult:
     """Read one object."""
-    return _answer(api, "GET", path, what)
+    return _request(api, "GET", path, what)
 
 
-def try_out(api: Api, path: str, what: str, body: Mapping[str, Any]) -> Answer:
+def dry_run_create(api: ApiClient, path: str, what: str, body: Mapping[str, Any]) -> ObjectResult:
     """Create an object without its being kept: the answer is what would be stored."""
-    return _answer(api, "POST", path, what, query={"dryRun": "All"}, body=dict(body))
+    return _request(api, "POST", path, what, query={"dryRun": "All"}, body=dict(body))
 
 
-def ask_all(api: Api, path: str, what: str, query: Mapping[str, str] | None = None) -> Listing:
+def list_all(
+    api: ApiClient, path: str, what: str, query: Mapping[str, str] | None = None
+) -> ListResult:
     """Read a collection."""
     try:
-        return Listing(tuple(api.items(path, what=what, query=query)))
+        return ListResult(tuple(api.items(path, what=what, query=query)))
     except errors.RoverError as error:
-        return Listing(refusal=str(error))
+        return ListResult(denial=str(error))
 
 
-def _answer(api: Api, method: str, path: str, what: str, **given: Any) -> Answer:
+def _request(api: ApiClient, method: str, path: str, what: str, **given: Any) -> ObjectResult:
     try:
-        return Answer(api.request(method, path, what=what, **given))
-    except errors.JobNotFound:
-        return Answer()
+        return ObjectResult(api.request(method, path, what=what, **given))
+    except errors.NoSuchJob:
+        return ObjectResult()
     except errors.RoverError as error:
-        return Answer(refusal=str(error))
+        return ObjectResult(denial=str(error))

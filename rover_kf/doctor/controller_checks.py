@@ -14,57 +14,62 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.doctor import rbac
-from rover_kf.doctor.api_query import Api, Listing, ask_all
-from rover_kf.doctor.finding import Finding, unread
-from rover_kf.doctor.rbac import Right, Rights
+from rover_kf.doctor.api_query import ApiClient, ListResult, list_all
+from rover_kf.doctor.finding import Finding, unknown
+from rover_kf.doctor.rbac import MissingPermissions, Permission
 from rover_kf.doctor.webhook_checks import INSTALL
 
-CHECK, RIGHTS = "controller", "controller-rights"
-OURS = "app.kubernetes.io/name=rover-kf"
-OF_CONTROLLER = f"{OURS},app.kubernetes.io/component=controller"
+CHECK, PERMISSIONS = "controller", "controller-rights"
+PART_OF_SELECTOR = "app.kubernetes.io/name=rover-kf"
+CONTROLLER_SELECTOR = f"{PART_OF_SELECTOR},app.kubernetes.io/component=controller"
 DEPLOYMENT = "rover-kf-controller"
-INSTALL_ALONE = "kubectl apply -k manifests/overlays/namespaced"
-WITHOUT = (
+INSTALL_NAMESPACED = "kubectl apply -k manifests/overlays/namespaced"
+CONSEQUENCE = (
     "; until then jobs that run go on, recover and checkpoint, but nothing scales or is recorded"
 )
 
-_OF_LOST_PODS = Right("patch", "", "pods", "status")
+_LOST_POD_PERMISSION = Permission("patch", "", "pods", "status")
 """Of nodes that are gone, which who may not read nodes does not know."""
-NEEDED = (
-    *(Right(verb, "kubeflow.org", "pytorchjobs") for verb in ("get", "list", "watch", "patch")),
-    *(Right(verb, "kubeflow.org", "tfjobs") for verb in ("get", "list", "watch", "patch")),
-    Right("list", "", "pods"),
-    Right("watch", "", "pods"),
-    Right("delete", "", "pods"),
-    Right("patch", "", "pods", "resize"),
-    _OF_LOST_PODS,
-    Right("get", "", "nodes"),
-    Right("list", "", "nodes"),
-    Right("watch", "", "nodes"),
-    Right("create", "", "events"),
-    Right("list", "", "resourcequotas"),
-    Right("list", "autoscaling", "horizontalpodautoscalers"),
-    Right("create", "authentication.k8s.io", "tokenreviews"),
-    Right("create", "authorization.k8s.io", "subjectaccessreviews"),
+REQUIRED = (
+    *(
+        Permission(verb, "kubeflow.org", "pytorchjobs")
+        for verb in ("get", "list", "watch", "patch")
+    ),
+    *(Permission(verb, "kubeflow.org", "tfjobs") for verb in ("get", "list", "watch", "patch")),
+    Permission("list", "", "pods"),
+    Permission("watch", "", "pods"),
+    Permission("delete", "", "pods"),
+    Permission("patch", "", "pods", "resize"),
+    _LOST_POD_PERMISSION,
+    Permission("get", "", "nodes"),
+    Permission("list", "", "nodes"),
+    Permission("watch", "", "nodes"),
+    Permission("create", "", "events"),
+    Permission("list", "", "resourcequotas"),
+    Permission("list", "autoscaling", "horizontalpodautoscalers"),
+    Permission("create", "authentication.k8s.io", "tokenreviews"),
+    Permission("create", "authorization.k8s.io", "subjectaccessreviews"),
 )
 """Of its ClusterRole, but for what names one object (manifests/base/rbac)."""
 
-_OF_A_CLUSTER = ("nodes", "tokenreviews", "subjectaccessreviews")
-NEEDED_ALONE = tuple(
-    right for right in NEEDED if right.resource not in _OF_A_CLUSTER and right != _OF_LOST_PODS
+_CLUSTER_SCOPED = ("nodes", "tokenreviews", "subjectaccessreviews")
+REQUIRED_NAMESPACED = tuple(
+    right
+    for right in REQUIRED
+    if right.resource not in _CLUSTER_SCOPED and right != _LOST_POD_PERMISSION
 )
 """Of its Role in one namespace alone (manifests/overlays/namespaced)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Controller:
+class ControllerState:
     """What is to be seen of it."""
 
     namespace: str
-    deployments: Listing
-    pods: Listing
-    rights: Rights
-    alone: bool = False
+    deployments: ListResult
+    pods: ListResult
+    rights: MissingPermissions
+    single_namespace: bool = False
     """Whether it looks after this one namespace, with rights there alone."""
 
     @property
@@ -73,35 +78,37 @@ class Controller:
         return f"{self.namespace}:{_account(self.deployments)}"
 
 
-def look(api: Api, namespace: str, home: str) -> Controller:
+def collect(api: ApiClient, namespace: str, controller_namespace: str) -> ControllerState:
     """Ask for its deployment, its pods and what its account may do.
 
     Args:
         api: of the cluster.
         namespace: that jobs go to; a controller that looks after it alone is there.
-        home: where else the cluster's controller is.
+        controller_namespace: where else the cluster's controller is.
     """
     deployments = _deployments(api, namespace)
-    mine = tuple(item for item in deployments.items if watched(item, namespace) == namespace)
+    mine = tuple(
+        item for item in deployments.items if watched_namespace(item, namespace) == namespace
+    )
     alone = bool(mine)
-    where, needed = (namespace, NEEDED_ALONE) if alone else (home, NEEDED)
+    where, needed = (namespace, REQUIRED_NAMESPACED) if alone else (controller_namespace, REQUIRED)
     if alone:
-        deployments = Listing(mine)
-    elif home != namespace:
-        deployments = _deployments(api, home)
-    place, selector = f"/api/v1/namespaces/{where}/pods", {"labelSelector": OF_CONTROLLER}
-    pods = ask_all(api, place, f"pods of {where}", selector)
+        deployments = ListResult(mine)
+    elif controller_namespace != namespace:
+        deployments = _deployments(api, controller_namespace)
+    place, selector = f"/api/v1/namespaces/{where}/pods", {"labelSelector": CONTROLLER_SELECTOR}
+    pods = list_all(api, place, f"pods of {where}", selector)
     account = f"system:serviceaccount:{where}:{_account(deployments)}"
-    found = rbac.of_another(api, account, needed, namespace if alone else "")
-    return Controller(where, deployments, pods, found, alone)
+    found = rbac.review_account(api, account, needed, namespace if alone else "")
+    return ControllerState(where, deployments, pods, found, alone)
 
 
-def _deployments(api: Api, namespace: str) -> Listing:
+def _deployments(api: ApiClient, namespace: str) -> ListResult:
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    return ask_all(api, path, f"deployments of {namespace}", {"labelSelector": OURS})
+    return list_all(api, path, f"deployments of {namespace}", {"labelSelector": PART_OF_SELECTOR})
 
 
-def watched(deployment: Mapping[str, Any], namespace: str) -> str:
+def watched_namespace(deployment: Mapping[str, Any], namespace: str) -> str:
     """The one namespace that a controller looks after, by its own variable; empty: all.
 
     Args:
@@ -116,42 +123,44 @@ def watched(deployment: Mapping[str, Any], namespace: str) -> str:
     return ""
 
 
-def _account(deployments: Listing) -> str:
+def _account(deployments: ListResult) -> str:
     for deployment in deployments.items:
         named = deployment["spec"]["template"]["spec"].get("serviceAccountName")
         return str(named or "default")
     return DEPLOYMENT
 
 
-def judge(seen: Controller) -> Iterator[Finding]:
+def check(observed: ControllerState) -> Iterator[Finding]:
     """Whether it runs; then what it may not do."""
-    found, place = seen.deployments, f"-n {seen.namespace} deploy/{DEPLOYMENT}"
-    if found.refusal:
-        yield unread(CHECK, found.refusal, f"list deployments of {seen.namespace}")
+    found, place = observed.deployments, f"-n {observed.namespace} deploy/{DEPLOYMENT}"
+    if found.denial:
+        yield unknown(CHECK, found.denial, f"list deployments of {observed.namespace}")
     elif not found.items:
-        what = f"there is no controller in {seen.namespace}"
-        yield Finding(CHECK, "broken", what, f"{INSTALL}{WITHOUT}")
+        what = f"there is no controller in {observed.namespace}"
+        yield Finding(CHECK, "broken", what, f"{INSTALL}{CONSEQUENCE}")
         return
     else:
-        yield _running(found.items[0], seen, place)
-    yield _allowed(seen)
+        yield _check_running(found.items[0], observed, place)
+    yield _check_permissions(observed)
 
 
-def _running(deployment: Mapping[str, Any], seen: Controller, place: str) -> Finding:
-    told = f", for the jobs of {seen.namespace} alone" if seen.alone else ""
+def _check_running(
+    deployment: Mapping[str, Any], observed: ControllerState, target: str
+) -> Finding:
+    told = f", for the jobs of {observed.namespace} alone" if observed.single_namespace else ""
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     if (deployment.get("status") or {}).get("availableReplicas"):
         return Finding(CHECK, "good", f"{image} runs{told}")
     if not deployment["spec"].get("replicas", 1):
-        mend = f"kubectl scale {place} --replicas=1{WITHOUT}"
+        mend = f"kubectl scale {target} --replicas=1{CONSEQUENCE}"
         return Finding(CHECK, "broken", "the controller is scaled to 0", mend)
-    reasons = sorted({reason for pod in seen.pods.items for reason in waiting(pod)})
+    reasons = sorted({reason for pod in observed.pods.items for reason in waiting_reasons(pod)})
     what = f"the controller does not run: {'; '.join(reasons) or 'no pod of it is ready'}"
-    mend = f"kubectl describe {place}, kubectl logs {place}{WITHOUT}"
+    mend = f"kubectl describe {target}, kubectl logs {target}{CONSEQUENCE}"
     return Finding(CHECK, "broken", what, mend)
 
 
-def waiting(pod: Mapping[str, Any]) -> Iterator[str]:
+def waiting_reasons(pod: Mapping[str, Any]) -> Iterator[str]:
     """Why containers of a pod do not start, in the kubelet's words."""
     status = pod.get("status") or {}
     every = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
@@ -161,16 +170,22 @@ def waiting(pod: Mapping[str, Any]) -> Iterator[str]:
             yield f"{told['reason']}: {told.get('message') or container['image']}"
 
 
-def _allowed(seen: Controller) -> Finding:
-    if seen.rights.refusal:
-        kind = "localsubjectaccessreviews" if seen.alone else "subjectaccessreviews"
-        return unread(RIGHTS, seen.rights.refusal, f"create {kind}")
-    needed, install, roles = NEEDED, INSTALL, "manifests/base/rbac"
-    if seen.alone:
-        needed, install, roles = NEEDED_ALONE, INSTALL_ALONE, "manifests/overlays/namespaced"
-    if seen.rights.missing:
-        lacking = ", ".join(map(str, seen.rights.missing))
-        what = f"the account {seen.rights.account} may not {lacking}"
+def _check_permissions(observed: ControllerState) -> Finding:
+    if observed.rights.denial:
+        kind = "localsubjectaccessreviews" if observed.single_namespace else "subjectaccessreviews"
+        return unknown(PERMISSIONS, observed.rights.denial, f"create {kind}")
+    needed, install, roles = REQUIRED, INSTALL, "manifests/base/rbac"
+    if observed.single_namespace:
+        needed, install, roles = (
+            REQUIRED_NAMESPACED,
+            INSTALL_NAMESPACED,
+            "manifests/overlays/namespaced",
+        )
+    if observed.rights.missing:
+        lacking = ", ".join(map(str, observed.rights.missing))
+        what = f"the account {observed.rights.account} may not {lacking}"
         mend = f"{install} (roles and bindings are in {roles})"
-        return Finding(RIGHTS, "broken", what, mend)
-    return Finding(RIGHTS, "good", f"{seen.rights.account} has the {len(needed)} rights it needs")
+        return Finding(PERMISSIONS, "broken", what, mend)
+    return Finding(
+        PERMISSIONS, "good", f"{observed.rights.account} has the {len(needed)} rights it needs"
+    )

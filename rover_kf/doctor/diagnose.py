@@ -23,48 +23,48 @@ from rover_kf.doctor import (
     volume_claims,
     webhook_checks,
 )
-from rover_kf.doctor.api_query import Answer, Api, ask, try_out
-from rover_kf.doctor.controller_checks import Controller
+from rover_kf.doctor.api_query import ApiClient, ObjectResult, dry_run_create, get
+from rover_kf.doctor.controller_checks import ControllerState
 from rover_kf.doctor.finding import Finding
-from rover_kf.doctor.images import Images
-from rover_kf.doctor.kubernetes_version import Versions
-from rover_kf.doctor.pod_checks import Pods
-from rover_kf.doctor.rbac import Rights
-from rover_kf.doctor.tls_secret import Encryption
-from rover_kf.doctor.training_operator import TrainingOperator
-from rover_kf.doctor.volume_claims import Claims
-from rover_kf.doctor.webhook_checks import Admission
+from rover_kf.doctor.images import ImageState
+from rover_kf.doctor.kubernetes_version import ClusterVersions
+from rover_kf.doctor.pod_checks import PodDryRuns
+from rover_kf.doctor.rbac import MissingPermissions
+from rover_kf.doctor.tls_secret import TlsState
+from rover_kf.doctor.training_operator import TrainingOperatorState
+from rover_kf.doctor.volume_claims import VolumeClaimState
+from rover_kf.doctor.webhook_checks import WebhookState
 from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.inject import inject, remove
 from rover_kf.injection.settings import InjectionSettings
-from rover_kf.system.html_tables import Shown
+from rover_kf.system.html_tables import NotebookTable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Facts:
+class ClusterFacts:
     """Everything that was looked at; nothing of it is judged yet."""
 
     namespace: str
     now: float
-    own: bool
+    is_user_job: bool
     """Whether the job is the caller's own."""
-    versions: Versions
-    operator: TrainingOperator
-    admission: Admission
-    controller: Controller
-    rights: Rights
-    pods: Pods
-    claims: Claims
-    images: Images
-    encryption: Encryption
-    place: Answer
+    versions: ClusterVersions
+    operator: TrainingOperatorState
+    admission: WebhookState
+    controller: ControllerState
+    permissions: MissingPermissions
+    pods: PodDryRuns
+    claims: VolumeClaimState
+    images: ImageState
+    tls: TlsState
+    namespace_object: ObjectResult
     """The namespace."""
-    trusted: str = ""
+    trusted_account: str = ""
     """``namespace:name`` of the account that jobs patched by the caller take the word of."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Diagnosis(Shown):
+class Diagnosis(NotebookTable):
     """What was found, in the order in which to mend."""
 
     namespace: str
@@ -83,11 +83,11 @@ class Diagnosis(Shown):
 
     def _html_rows(self) -> Iterable[Sequence[object]]:
         for one in self.findings:
-            yield one.check, one.verdict, one.what, one.mend
+            yield one.check, one.verdict, one.message, one.fix
 
 
-def examine(
-    api: Api,
+def diagnose(
+    api: ApiClient,
     namespace: str,
     job: Manifest | None = None,
     *,
@@ -107,60 +107,66 @@ def examine(
         ClusterUnavailable: the API server does not answer at all.
         InputError: the job cannot be injected.
     """
-    facts = look(api, namespace, job, settings, time.time() if now is None else now)
-    return Diagnosis(namespace, tuple(judge(facts)))
+    facts = collect_facts(api, namespace, job, settings, time.time() if now is None else now)
+    return Diagnosis(namespace, tuple(check_facts(facts)))
 
 
-def look(
-    api: Api, namespace: str, job: Manifest | None, settings: InjectionSettings, now: float
-) -> Facts:
+def collect_facts(
+    api: ApiClient, namespace: str, job: Manifest | None, settings: InjectionSettings, now: float
+) -> ClusterFacts:
     """All requests."""
-    plain = dry_run_objects.example(namespace) if job is None else remove(job)
-    patched = inject(dry_run_objects.unlabelled(plain, namespace), settings=settings).manifest
-    seen = kubernetes_version.look(api)
+    plain = dry_run_objects.example_job(namespace) if job is None else remove(job)
+    patched = inject(dry_run_objects.without_label(plain, namespace), settings=settings).manifest
+    seen = kubernetes_version.collect(api)
     group = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
     path = f"{group}/namespaces/{namespace}/{adapter_for(plain).plural}"
-    by_hand = try_out(api, path, "an injected job", dry_run_objects.unlabelled(patched, namespace))
-    labelled = try_out(api, path, "a labelled job", dry_run_objects.labelled(plain, namespace))
-    place = ask(api, f"/api/v1/namespaces/{namespace}", f"namespace {namespace}")
-    asked = webhook_checks.look(api, place, labelled)
-    admitted = labelled.found is not None and images.sidecar_of(labelled.found)
-    whole = labelled.found if labelled.found is not None and admitted else patched
-    ours = controller_checks.look(api, namespace, asked.namespace)
-    return Facts(
+    by_hand = dry_run_create(
+        api, path, "an injected job", dry_run_objects.without_label(patched, namespace)
+    )
+    labelled = dry_run_create(
+        api, path, "a labelled job", dry_run_objects.with_label(plain, namespace)
+    )
+    place = get(api, f"/api/v1/namespaces/{namespace}", f"namespace {namespace}")
+    asked = webhook_checks.collect(api, place, labelled)
+    admitted = labelled.value is not None and images.sidecar_image(labelled.value)
+    whole = labelled.value if labelled.value is not None and admitted else patched
+    ours = controller_checks.collect(api, namespace, asked.namespace)
+    return ClusterFacts(
         namespace,
         now,
         job is not None,
         seen,
-        training_operator.look(api, namespace, by_hand),
+        training_operator.collect(api, namespace, by_hand),
         asked,
         ours,
-        rbac.of_caller(api, namespace),
-        pod_checks.look(api, namespace, dry_run_objects.pods(whole, namespace), seen.nodes),
-        volume_claims.look(api, namespace, plain),
-        images.look(api, namespace, seen.nodes, whole),
-        tls_secret.look(api, namespace, ours.namespace, whole),
+        rbac.review_caller(api, namespace),
+        pod_checks.collect(
+            api, namespace, dry_run_objects.first_pods(whole, namespace), seen.nodes
+        ),
+        volume_claims.collect(api, namespace, plain),
+        images.collect(api, namespace, seen.nodes, whole),
+        tls_secret.collect(api, namespace, ours.namespace, whole),
         place,
         settings.controller_account,
     )
 
 
-def judge(facts: Facts) -> Iterator[Finding]:
+def check_facts(facts: ClusterFacts) -> Iterator[Finding]:
     """What is said of it, pure."""
-    there = facts.place.found is not None or bool(facts.place.refusal)
+    there = facts.namespace_object.value is not None or bool(facts.namespace_object.denial)
     if not there:
         what = f"there is no namespace {facts.namespace}"
         yield Finding("namespace", "broken", what, f"kubectl create namespace {facts.namespace}")
-    yield from kubernetes_version.judge(facts.versions)
-    yield from rbac.judge(facts.rights, facts.namespace)
-    yield from training_operator.judge(facts.operator, facts.now)
-    yield from controller_checks.judge(facts.controller)
-    if facts.controller.alone:
-        yield from namespaced.judge(facts.controller, facts.admission, facts.trusted)
+    yield from kubernetes_version.check(facts.versions)
+    yield from rbac.check(facts.permissions, facts.namespace)
+    yield from training_operator.check(facts.operator, facts.now)
+    yield from controller_checks.check(facts.controller)
+    if facts.controller.single_namespace:
+        yield from namespaced.check(facts.controller, facts.admission, facts.trusted_account)
     else:
-        yield from webhook_checks.judge(facts.admission, facts.now)
+        yield from webhook_checks.check(facts.admission, facts.now)
     if there:
-        yield from pod_checks.judge(facts.pods, own=facts.own)
-        yield from volume_claims.judge(facts.claims)
-        yield from images.judge(facts.images)
-        yield from tls_secret.judge(facts.encryption, facts.now)
+        yield from pod_checks.check(facts.pods, is_user_job=facts.is_user_job)
+        yield from volume_claims.check(facts.claims)
+        yield from images.check(facts.images)
+        yield from tls_secret.check(facts.tls, facts.now)

@@ -17,7 +17,7 @@ Object = dict[str, Any]
 _IMAGE = "python:3.12-slim"
 
 
-def example(namespace: str) -> Object:
+def example_job(namespace: str) -> Object:
     """A small job that fits the restricted profile, for who names none of their own."""
     container = {
         "name": names.PYTORCH_CONTAINER,
@@ -43,17 +43,17 @@ def example(namespace: str) -> Object:
     }
 
 
-def labelled(job: Manifest, namespace: str) -> Object:
+def with_label(job: Manifest, namespace: str) -> Object:
     """The job as its owner would submit it: with the label, under a name that nobody has."""
-    return _named(job, namespace, {names.INJECT_LABEL: "true"})
+    return _with_metadata(job, namespace, {names.INJECT_LABEL: "true"})
 
 
-def unlabelled(job: Manifest, namespace: str) -> Object:
+def without_label(job: Manifest, namespace: str) -> Object:
     """The job without the label, so that our webhook stays out of it."""
-    return _named(job, namespace, {})
+    return _with_metadata(job, namespace, {})
 
 
-def _named(job: Manifest, namespace: str, label: dict[str, str]) -> Object:
+def _with_metadata(job: Manifest, namespace: str, label: dict[str, str]) -> Object:
     made = copy.deepcopy(dict(job))
     given = made["metadata"].get("labels") or {}
     kept = {key: value for key, value in given.items() if key != names.INJECT_LABEL}
@@ -66,17 +66,19 @@ def _named(job: Manifest, namespace: str, label: dict[str, str]) -> Object:
     return made
 
 
-def specs(job: Manifest) -> dict[str, Any]:
+def replica_specs(job: Manifest) -> dict[str, Any]:
     """Replica types of a job of either kind, as the manifest writes them."""
     return dict(job["spec"][adapter_for(job).specs])
 
 
-def pods(job: Manifest, namespace: str) -> dict[str, Object]:
+def first_pods(job: Manifest, namespace: str) -> dict[str, Object]:
     """The first pod of each replica type, by its type."""
-    return {kind: _pod(job, namespace, kind, spec) for kind, spec in specs(job).items()}
+    return {
+        kind: _make_pod(job, namespace, kind, spec) for kind, spec in replica_specs(job).items()
+    }
 
 
-def _pod(job: Manifest, namespace: str, kind: str, spec: Manifest) -> Object:
+def _make_pod(job: Manifest, namespace: str, kind: str, spec: Manifest) -> Object:
     template, name = copy.deepcopy(dict(spec["template"])), job["metadata"]["name"]
     given = template.get("metadata") or {}
     labels = {

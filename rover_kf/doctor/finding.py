@@ -18,13 +18,13 @@ class Finding:
     """Its name: one word, or several with hyphens."""
     verdict: Verdict
     """unknown: the caller may not look at it."""
-    what: str
+    message: str
     """What was found, with the facts."""
-    mend: str = ""
+    fix: str = ""
     """What to do; empty where nothing is to be done."""
 
 
-def unread(check: str, refusal: str, right: str) -> Finding:
+def unknown(check: str, refusal: str, right: str) -> Finding:
     """The finding for something that the caller may not look at.
 
     Args:

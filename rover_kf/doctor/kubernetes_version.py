@@ -8,8 +8,8 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from rover_kf.doctor.api_query import Answer, Api, Listing, ask_all
-from rover_kf.doctor.finding import Finding, unread
+from rover_kf.doctor.api_query import ApiClient, ListResult, ObjectResult, list_all
+from rover_kf.doctor.finding import Finding, unknown
 
 OLDEST = (1, 29)
 """Kubernetes from which on native sidecars need no feature gate."""
@@ -17,26 +17,26 @@ _MINOR = re.compile(r"v?(\d+)\.(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Versions:
+class ClusterVersions:
     """What server and nodes say of themselves."""
 
-    server: Answer
-    nodes: Listing
+    server: ObjectResult
+    nodes: ListResult
 
 
-def look(api: Api) -> Versions:
+def collect(api: ApiClient) -> ClusterVersions:
     """Ask the server and its nodes."""
-    return Versions(
-        Answer(api.request("GET", "/version", what="the API server's version")),
-        ask_all(api, "/api/v1/nodes", "nodes"),
+    return ClusterVersions(
+        ObjectResult(api.request("GET", "/version", what="the API server's version")),
+        list_all(api, "/api/v1/nodes", "nodes"),
     )
 
 
-def judge(seen: Versions) -> Iterator[Finding]:
+def check(observed: ClusterVersions) -> Iterator[Finding]:
     """Server first, then nodes."""
-    told = str((seen.server.found or {}).get("gitVersion"))
+    told = str((observed.server.value or {}).get("gitVersion"))
     oldest = ".".join(map(str, OLDEST))
-    found = minor(told)
+    found = parse_minor(told)
     if found is None:
         yield Finding("kubernetes", "unknown", f"the API server calls its version {told!r}")
     elif found < OLDEST:
@@ -44,31 +44,33 @@ def judge(seen: Versions) -> Iterator[Finding]:
         yield Finding("kubernetes", "broken", f"the API server is {told}", mend)
     else:
         yield Finding("kubernetes", "good", f"the API server is {told}")
-    if seen.nodes.refusal:
-        yield unread("nodes", seen.nodes.refusal, "list nodes")
+    if observed.nodes.denial:
+        yield unknown("nodes", observed.nodes.denial, "list nodes")
         return
     kubelets = {
         str(node["metadata"]["name"]): str(node["status"]["nodeInfo"]["kubeletVersion"])
-        for node in seen.nodes.items
+        for node in observed.nodes.items
     }
     old = {
-        name: version for name, version in kubelets.items() if (minor(version) or OLDEST) < OLDEST
+        name: version
+        for name, version in kubelets.items()
+        if (parse_minor(version) or OLDEST) < OLDEST
     }
     if not kubelets:
         yield Finding("nodes", "broken", "the cluster has no nodes", "add a node")
     elif old:
-        what = f"kubelets without native sidecars: {_listed(old)}"
+        what = f"kubelets without native sidecars: {_format_versions(old)}"
         yield Finding("nodes", "broken", what, f"upgrade those nodes to {oldest} or newer")
     else:
         what = f"{len(kubelets)} nodes, kubelets {', '.join(sorted(set(kubelets.values())))}"
         yield Finding("nodes", "good", what)
 
 
-def minor(version: str) -> tuple[int, int] | None:
+def parse_minor(version: str) -> tuple[int, int] | None:
     """Major and minor number of a version such as ``v1.34.4``; None if it is none."""
     match = _MINOR.match(version)
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-def _listed(versions: dict[str, str]) -> str:
+def _format_versions(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} ({version})" for name, version in sorted(versions.items()))

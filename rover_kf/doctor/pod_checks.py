@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.doctor.api_query import Answer, Api, Listing, try_out
-from rover_kf.doctor.finding import Finding, unread
+from rover_kf.doctor.api_query import ApiClient, ListResult, ObjectResult, dry_run_create
+from rover_kf.doctor.finding import Finding, unknown
 from rover_kf.injection import quantities
 from rover_kf.injection.storage_mount import covers
 
 Object = Mapping[str, Any]
 
-ADMITTED, MEMORY, SHM = "pods", "memory", "shm"
+ADMISSION, MEMORY, SHM = "pods", "memory", "shm"
 SHM_PATH = "/dev/shm"  # noqa: S108 - where every Linux has it
 _TRAINERS = (names.PYTORCH_CONTAINER, names.TENSORFLOW_CONTAINER)
-_WAYS = {
+_FIXES = {
     "PodSecurity": (
         "give the pods what the profile asks for (securityContext: runAsNonRoot, runAsUser, "
         "allowPrivilegeEscalation: false, capabilities.drop: [ALL], seccompProfile), or have the "
@@ -42,91 +42,99 @@ _WAYS = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pods:
+class PodDryRuns:
     """What became of the pods that were tried, and where they could run."""
 
     namespace: str
-    tried: Mapping[str, Answer]
+    results: Mapping[str, ObjectResult]
     """By replica type: what the server would store of its first pod."""
-    made: Mapping[str, Object]
+    manifests: Mapping[str, Object]
     """The same as they were sent."""
-    nodes: Listing
+    nodes: ListResult
 
 
-def look(api: Api, namespace: str, made: Mapping[str, Object], nodes: Listing) -> Pods:
+def collect(
+    api: ApiClient, namespace: str, manifests: Mapping[str, Object], nodes: ListResult
+) -> PodDryRuns:
     """Try to create each pod, and let none stay."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     tried = {
-        kind: try_out(api, path, f"a pod of the {kind} replicas", pod) for kind, pod in made.items()
+        kind: dry_run_create(api, path, f"a pod of the {kind} replicas", pod)
+        for kind, pod in manifests.items()
     }
-    return Pods(namespace, tried, made, nodes)
+    return PodDryRuns(namespace, tried, manifests, nodes)
 
 
-def judge(seen: Pods, *, own: bool) -> Iterator[Finding]:
+def check(observed: PodDryRuns, *, is_user_job: bool) -> Iterator[Finding]:
     """Admission, memory, shared memory.
 
     Args:
-        seen: by look().
-        own: whether the job is the caller's; of an example nothing is said of its shared memory.
+        observed: by look().
+        is_user_job: whether the job is the caller's; of an example nothing is said of its shared
+            memory.
     """
-    yield from _admitted(seen)
-    yield _fits(seen)
-    if own:
-        yield from _shared(seen.made)
+    yield from _check_admission(observed)
+    yield _check_memory(observed)
+    if is_user_job:
+        yield from _check_shared_memory(observed.manifests)
 
 
-def _admitted(seen: Pods) -> Iterator[Finding]:
-    refused = {kind: answer.refusal for kind, answer in seen.tried.items() if answer.found is None}
+def _check_admission(observed: PodDryRuns) -> Iterator[Finding]:
+    refused = {
+        kind: answer.denial for kind, answer in observed.results.items() if answer.value is None
+    }
     for kind, why in refused.items():
         if "cannot create resource" in why:
-            yield unread(ADMITTED, why, f"create pods in {seen.namespace}")
+            yield unknown(ADMISSION, why, f"create pods in {observed.namespace}")
             return
-        told = why or f"there is no namespace {seen.namespace}"
-        ways = [mend for words, mend in _WAYS.items() if words in why]
+        told = why or f"there is no namespace {observed.namespace}"
+        ways = [mend for words, mend in _FIXES.items() if words in why]
         mend = "; ".join(ways) or "change the job, or what refuses it"
-        what = f"pods of the {kind} replicas would not be admitted into {seen.namespace}: {told}"
-        yield Finding(ADMITTED, "broken", what, mend)
+        what = (
+            f"pods of the {kind} replicas would not be admitted into {observed.namespace}: {told}"
+        )
+        yield Finding(ADMISSION, "broken", what, mend)
     if not refused:
-        what = f"{seen.namespace} admits the injected pods (pod security, quotas, limit ranges)"
-        yield Finding(ADMITTED, "good", what)
+        what = f"{observed.namespace} admits the injected pods (pod security, quotas, limit ranges)"
+        yield Finding(ADMISSION, "good", what)
 
 
-def _fits(seen: Pods) -> Finding:
-    if seen.nodes.refusal:
-        return unread(MEMORY, seen.nodes.refusal, "list nodes")
-    usable = [node for node in seen.nodes.items if not node["spec"].get("unschedulable")]
-    largest = max((_memory(node["status"]["allocatable"]) for node in usable), default=0)
-    needs = {kind: _requested(pod["spec"]) for kind, pod in seen.made.items()}
+def _check_memory(observed: PodDryRuns) -> Finding:
+    if observed.nodes.denial:
+        return unknown(MEMORY, observed.nodes.denial, "list nodes")
+    usable = [node for node in observed.nodes.items if not node["spec"].get("unschedulable")]
+    largest = max((_parse_memory(node["status"]["allocatable"]) for node in usable), default=0)
+    needs = {kind: _requested_memory(pod["spec"]) for kind, pod in observed.manifests.items()}
     kind, most = max(needs.items(), key=lambda item: item[1])
-    told = f"a {kind} pod asks for {_mib(most)} with its sidecar and arena"
+    told = f"a {kind} pod asks for {_format_mib(most)} with its sidecar and arena"
     if most > largest:
-        what = f"{told}; the largest schedulable node has {_mib(largest)} for pods"
+        what = f"{told}; the largest schedulable node has {_format_mib(largest)} for pods"
         mend = (
             "ask for less memory, make the arena smaller (annotation "
             f"{names.PREFIX}checkpoint.arena), or add a larger node"
         )
         return Finding(MEMORY, "broken", what, mend)
-    return Finding(MEMORY, "good", f"{told}; the largest node has {_mib(largest)}")
+    return Finding(MEMORY, "good", f"{told}; the largest node has {_format_mib(largest)}")
 
 
-def _requested(pod: Object) -> int:
+def _requested_memory(pod: Object) -> int:
     """Memory that the scheduler looks for: containers and native sidecars side by side."""
     first = pod.get("initContainers") or ()
     together = [*pod["containers"], *(item for item in first if "restartPolicy" in item)]
-    alone = [_asked(item) for item in first if "restartPolicy" not in item]
-    return max(sum(map(_asked, together)), *alone, 0)
+    alone = [_container_memory(item) for item in first if "restartPolicy" not in item]
+    return max(sum(map(_container_memory, together)), *alone, 0)
 
 
-def _asked(container: Object) -> int:
+def _container_memory(container: Object) -> int:
     resources = container.get("resources") or {}
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    return _memory({**limits, **requests})
+    return _parse_memory({**limits, **requests})
 
 
-def _shared(made: Mapping[str, Object]) -> Iterator[Finding]:
-    for kind, pod in made.items():
+def _check_shared_memory(manifests: Mapping[str, Object]) -> Iterator[Finding]:
+    for kind, pod in manifests.items():
         trainer = next(item for item in pod["spec"]["containers"] if item["name"] in _TRAINERS)
-        volume = _volume_at(pod["spec"], trainer, SHM_PATH)
+        volume = _memory_volume(pod["spec"], trainer, SHM_PATH)
         if volume is None:
             what = f"{kind}: {SHM_PATH} has the container runtime's default size, mostly 64 MiB"
             mend = (
@@ -135,9 +143,11 @@ def _shared(made: Mapping[str, Object]) -> Iterator[Finding]:
             )
             yield Finding(SHM, "warning", what, mend)
             continue
-        size, limit = volume.get("sizeLimit"), _limit(trainer)
+        size, limit = volume.get("sizeLimit"), _memory_limit(trainer)
         if size is not None and limit is not None and quantities.parse_bytes(size) > limit:
-            what = f"{kind}: {SHM_PATH} may grow to {size}, its memory limit is {_mib(limit)}"
+            what = (
+                f"{kind}: {SHM_PATH} may grow to {size}, its memory limit is {_format_mib(limit)}"
+            )
             mend = (
                 "what is written there counts as memory of the container: make sizeLimit smaller "
                 "or the limit larger"
@@ -147,7 +157,7 @@ def _shared(made: Mapping[str, Object]) -> Iterator[Finding]:
             yield Finding(SHM, "good", f"{kind}: {SHM_PATH} of {size or 'any size'}")
 
 
-def _volume_at(pod: Object, trainer: Object, path: str) -> Mapping[str, Any] | None:
+def _memory_volume(pod: Object, trainer: Object, path: str) -> Mapping[str, Any] | None:
     """The memory volume that a path of the trainer lies in."""
     mounts = [item for item in trainer.get("volumeMounts") or () if covers(item["mountPath"], path)]
     named = {item["name"] for item in mounts}
@@ -158,14 +168,14 @@ def _volume_at(pod: Object, trainer: Object, path: str) -> Mapping[str, Any] | N
     return None
 
 
-def _limit(container: Object) -> int | None:
+def _memory_limit(container: Object) -> int | None:
     limits = (container.get("resources") or {}).get("limits") or {}
-    return _memory(limits) if "memory" in limits else None
+    return _parse_memory(limits) if "memory" in limits else None
 
 
-def _memory(amounts: Mapping[str, Any]) -> int:
+def _parse_memory(amounts: Mapping[str, Any]) -> int:
     return quantities.parse_bytes(amounts.get("memory", 0))
 
 
-def _mib(count: int) -> str:
+def _format_mib(count: int) -> str:
     return f"{count / 2**20:.0f} MiB"

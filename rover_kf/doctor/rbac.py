@@ -8,16 +8,16 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.doctor.api_query import Api
-from rover_kf.doctor.finding import Finding, unread
+from rover_kf.doctor.api_query import ApiClient
+from rover_kf.doctor.finding import Finding, unknown
 
 CHECK = "rights"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
-_OF_ANOTHER = "subjectaccessreviews"
+_SUBJECT_REVIEWS = "subjectaccessreviews"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Right:
+class Permission:
     """One verb on one kind."""
 
     verb: str
@@ -31,57 +31,63 @@ class Right:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rights:
+class MissingPermissions:
     """What an account lacks."""
 
     account: str
     """Empty: the caller."""
-    missing: tuple[Right, ...] = ()
-    refusal: str = ""
+    missing: tuple[Permission, ...] = ()
+    denial: str = ""
     """Why it could not be asked."""
 
 
-NEEDED = (
-    Right("create", "kubeflow.org", "pytorchjobs"),
-    Right("get", "kubeflow.org", "pytorchjobs"),
-    Right("list", "kubeflow.org", "pytorchjobs"),
-    Right("patch", "kubeflow.org", "pytorchjobs"),
-    Right("delete", "kubeflow.org", "pytorchjobs"),
-    Right("list", "", "pods"),
-    Right("list", "", "events"),
+REQUIRED = (
+    Permission("create", "kubeflow.org", "pytorchjobs"),
+    Permission("get", "kubeflow.org", "pytorchjobs"),
+    Permission("list", "kubeflow.org", "pytorchjobs"),
+    Permission("patch", "kubeflow.org", "pytorchjobs"),
+    Permission("delete", "kubeflow.org", "pytorchjobs"),
+    Permission("list", "", "pods"),
+    Permission("list", "", "events"),
 )
 """To submit, look at, scale and delete jobs."""
 
-USEFUL = {
-    Right("get", "", "pods", "log"): "rover-kf logs",
-    Right("get", "", "pods", "proxy"): "steps and goodput in rover-kf status, from outside",
-    Right("create", "", "events"): "warnings of a job's injection told on the job",
-    Right("create", "", "configmaps"): "rover-kf train with a script of this machine",
+OPTIONAL = {
+    Permission("get", "", "pods", "log"): "rover-kf logs",
+    Permission("get", "", "pods", "proxy"): "steps and goodput in rover-kf status, from outside",
+    Permission("create", "", "events"): "warnings of a job's injection told on the job",
+    Permission("create", "", "configmaps"): "rover-kf train with a script of this machine",
 }
 """What each of them is for."""
 
 
-def of_caller(api: Api, namespace: str) -> Rights:
+def review_caller(api: ApiClient, namespace: str) -> MissingPermissions:
     """Ask what the caller lacks in a namespace."""
-    wanted = (*NEEDED, *USEFUL)
-    return _asked(api, "selfsubjectaccessreviews", {}, wanted, namespace)
+    wanted = (*REQUIRED, *OPTIONAL)
+    return _review(api, "selfsubjectaccessreviews", {}, wanted, namespace)
 
 
-def of_another(api: Api, account: str, wanted: Sequence[Right], namespace: str = "") -> Rights:
+def review_account(
+    api: ApiClient, account: str, required: Sequence[Permission], namespace: str = ""
+) -> MissingPermissions:
     """Ask what an account lacks in a namespace, which its administrator may ask; empty: in all."""
-    kind = f"namespaces/{namespace}/localsubjectaccessreviews" if namespace else _OF_ANOTHER
-    return _asked(api, kind, {"user": account}, wanted, namespace)
+    kind = f"namespaces/{namespace}/localsubjectaccessreviews" if namespace else _SUBJECT_REVIEWS
+    return _review(api, kind, {"user": account}, required, namespace)
 
 
-def _asked(
-    api: Api, kind: str, who: Mapping[str, str], wanted: Sequence[Right], namespace: str
-) -> Rights:
+def _review(
+    api: ApiClient,
+    kind: str,
+    who: Mapping[str, str],
+    required: Sequence[Permission],
+    namespace: str,
+) -> MissingPermissions:
     account = who.get("user", "")
     missing = []
     try:
-        for right in wanted:
+        for right in required:
             attributes = dataclasses.asdict(right) | {"namespace": namespace}
-            spec = {**_groups(who), "resourceAttributes": attributes}
+            spec = {**_subject(who), "resourceAttributes": attributes}
             metadata = {"namespace": namespace} if "/" in kind else {}
             body = {
                 "apiVersion": "authorization.k8s.io/v1",
@@ -92,11 +98,11 @@ def _asked(
             if not reply["status"]["allowed"]:
                 missing.append(right)
     except errors.RoverError as error:
-        return Rights(account, refusal=str(error))
-    return Rights(account, tuple(missing))
+        return MissingPermissions(account, denial=str(error))
+    return MissingPermissions(account, tuple(missing))
 
 
-def _groups(who: Mapping[str, str]) -> dict[str, object]:
+def _subject(who: Mapping[str, str]) -> dict[str, object]:
     """A service account's rights come by its groups, too."""
     if "user" not in who:
         return {}
@@ -105,22 +111,22 @@ def _groups(who: Mapping[str, str]) -> dict[str, object]:
     return {**who, "groups": [*groups, f"system:serviceaccounts:{namespace}"]}
 
 
-def judge(seen: Rights, namespace: str) -> Iterator[Finding]:
+def check(observed: MissingPermissions, namespace: str) -> Iterator[Finding]:
     """What is needed first; then what is only useful."""
-    if seen.refusal:
-        yield unread(CHECK, seen.refusal, "create selfsubjectaccessreviews")
+    if observed.denial:
+        yield unknown(CHECK, observed.denial, "create selfsubjectaccessreviews")
         return
-    needed = [right for right in seen.missing if right in NEEDED]
-    useful = [right for right in seen.missing if right in USEFUL]
+    needed = [right for right in observed.missing if right in REQUIRED]
+    useful = [right for right in observed.missing if right in OPTIONAL]
     give = "kubectl -n {} create rolebinding rover-kf-user --clusterrole={} --user=YOU"
     if needed:
         what = f"you may not {', '.join(map(str, needed))} in {namespace}"
         mend = f"have an administrator run {give.format(namespace, 'kubeflow-edit')}"
         yield Finding(CHECK, "broken", what, mend)
     if useful:
-        lost = ", ".join(f"{right} ({USEFUL[right]})" for right in useful)
+        lost = ", ".join(f"{right} ({OPTIONAL[right]})" for right in useful)
         what = f"you may not {lost} in {namespace}"
         mend = f"have an administrator run {give.format(namespace, 'edit')}"
         yield Finding(CHECK, "warning", what, mend)
-    if not seen.missing:
+    if not observed.missing:
         yield Finding(CHECK, "good", f"you may submit, watch, scale and delete jobs in {namespace}")

@@ -12,8 +12,8 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.doctor import dry_run_objects
-from rover_kf.doctor.api_query import Answer, Api, Listing, ask, ask_all
-from rover_kf.doctor.finding import Finding, unread
+from rover_kf.doctor.api_query import ApiClient, ListResult, ObjectResult, get, list_all
+from rover_kf.doctor.finding import Finding, unknown
 
 CHECK, ACTING, SIDECARS = "training-operator", "operator-acting", "native-sidecars"
 SELECTOR = "control-plane=kubeflow-training-operator"
@@ -25,48 +25,50 @@ INSTALL = (
 )
 _CRD = f"{names.PYTORCHJOBS}.{names.KUBEFLOW_GROUP}"
 _TAG = re.compile(r":v?(\d+\.\d+(\.\d+)?)$")
-_OWN_MANAGER = ("", "kubeflow.org/training-operator")
+_OPERATOR_MANAGERS = ("", "kubeflow.org/training-operator")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TrainingOperator:
+class TrainingOperatorState:
     """What is to be seen of it."""
 
-    groups: Answer
+    groups: ObjectResult
     """API groups of the server."""
-    kinds: Answer
+    kinds: ObjectResult
     """Of kubeflow.org/v1."""
-    definition: Answer
+    definition: ObjectResult
     """Of PyTorchJobs."""
-    deployments: Listing
-    jobs: Listing
+    deployments: ListResult
+    jobs: ListResult
     """PyTorchJobs of the namespace."""
-    tried: Answer
+    injected_dry_run: ObjectResult
     """What the server would store of an injected job."""
 
 
-def look(api: Api, namespace: str, tried: Answer) -> TrainingOperator:
+def collect(
+    api: ApiClient, namespace: str, injected_dry_run: ObjectResult
+) -> TrainingOperatorState:
     """Ask for its kinds, its deployment and the jobs that it should act on."""
-    groups = Answer(api.request("GET", "/apis", what="API groups"))
+    groups = ObjectResult(api.request("GET", "/apis", what="API groups"))
     group = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
     there = has_group(groups)
     jobs = f"{group}/namespaces/{namespace}/{names.PYTORCHJOBS}"
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     what = "deployments of the Training Operator"
     query = {"labelSelector": SELECTOR}
-    return TrainingOperator(
+    return TrainingOperatorState(
         groups,
-        ask(api, group, "kinds of Kubeflow") if there else Answer(),
-        ask(api, f"{definitions}/{_CRD}", "definition of PyTorchJobs"),
-        ask_all(api, "/apis/apps/v1/deployments", what, query),
-        ask_all(api, jobs, f"PyTorchJobs of {namespace}") if there else Listing(),
-        tried,
+        get(api, group, "kinds of Kubeflow") if there else ObjectResult(),
+        get(api, f"{definitions}/{_CRD}", "definition of PyTorchJobs"),
+        list_all(api, "/apis/apps/v1/deployments", what, query),
+        list_all(api, jobs, f"PyTorchJobs of {namespace}") if there else ListResult(),
+        injected_dry_run,
     )
 
 
-def has_group(groups: Answer) -> bool:
+def has_group(groups: ObjectResult) -> bool:
     """Whether the server knows jobs of Kubeflow at all."""
-    known = (groups.found or {}).get("groups") or ()
+    known = (groups.value or {}).get("groups") or ()
     versions = {
         version["version"]
         for group in known
@@ -76,30 +78,30 @@ def has_group(groups: Answer) -> bool:
     return names.KUBEFLOW_VERSION in versions
 
 
-def judge(seen: TrainingOperator, now: float) -> Iterator[Finding]:
+def check(observed: TrainingOperatorState, now: float) -> Iterator[Finding]:
     """Its kinds first: without them nothing else can be asked."""
-    kinds = {item["name"] for item in (seen.kinds.found or {}).get("resources") or ()}
+    kinds = {item["name"] for item in (observed.kinds.value or {}).get("resources") or ()}
     if names.PYTORCHJOBS not in kinds:
         yield Finding(
             CHECK, "broken", "the cluster knows no PyTorchJobs (kubeflow.org/v1)", INSTALL
         )
         return
-    yield _running(seen, kinds)
-    yield _acting(seen.jobs, now)
-    yield _sidecars(seen)
+    yield _check_running(observed, kinds)
+    yield _check_acting(observed.jobs, now)
+    yield _check_sidecars(observed)
 
 
-def _running(seen: TrainingOperator, kinds: set[str]) -> Finding:
-    found = seen.deployments
-    if found.refusal:
-        return unread(CHECK, found.refusal, "list deployments")
+def _check_running(observed: TrainingOperatorState, kinds: set[str]) -> Finding:
+    found = observed.deployments
+    if found.denial:
+        return unknown(CHECK, found.denial, "list deployments")
     if not found.items:
         what = f"PyTorchJobs are known, but no deployment is labelled {SELECTOR}"
         return Finding(CHECK, "broken", what, INSTALL)
     deployment = found.items[0]
     metadata, status = deployment["metadata"], deployment.get("status") or {}
     place = f"-n {metadata['namespace']} deploy/{metadata['name']}"
-    named = f"Training Operator {_version(deployment, kinds, seen.definition)}"
+    named = f"Training Operator {_operator_version(deployment, kinds, observed.definition)}"
     wanted = (deployment.get("spec") or {}).get("replicas", 1)
     if not status.get("availableReplicas"):
         what = f"{named} is not running: no pod of {place} is available ({wanted} wanted)"
@@ -107,13 +109,20 @@ def _running(seen: TrainingOperator, kinds: set[str]) -> Finding:
         if wanted:
             mend = f"see why: kubectl describe {place}, kubectl logs {place}"
         return Finding(CHECK, "broken", what, mend)
-    if "failed calling webhook" in seen.tried.refusal and "rover-kf" not in seen.tried.refusal:
+    if (
+        "failed calling webhook" in observed.injected_dry_run.denial
+        and "rover-kf" not in observed.injected_dry_run.denial
+    ):
         mend = f"kubectl rollout restart {place}; it writes its webhook's certificate anew"
-        return Finding(CHECK, "broken", f"{named} runs, but: {seen.tried.refusal}", mend)
+        return Finding(
+            CHECK, "broken", f"{named} runs, but: {observed.injected_dry_run.denial}", mend
+        )
     return Finding(CHECK, "good", f"{named} runs")
 
 
-def _version(deployment: Mapping[str, Any], kinds: set[str], definition: Answer) -> str:
+def _operator_version(
+    deployment: Mapping[str, Any], kinds: set[str], definition: ObjectResult
+) -> str:
     """From the image's tag; where that is a commit, from what the version brought."""
     image = str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
     match = _TAG.search(image)
@@ -121,13 +130,13 @@ def _version(deployment: Mapping[str, Any], kinds: set[str], definition: Answer)
         return match[1]
     if "jaxjobs" in kinds:
         return "1.9 or newer"
-    kept = definition.found is not None and keeps_sidecars(definition.found)
+    kept = definition.value is not None and keeps_sidecars(definition.value)
     return "1.8" if kept else f"of an unknown version ({image})"
 
 
-def _acting(jobs: Listing, now: float) -> Finding:
-    if jobs.refusal:
-        return unread(ACTING, jobs.refusal, "list PyTorchJobs")
+def _check_acting(jobs: ListResult, now: float) -> Finding:
+    if jobs.denial:
+        return unknown(ACTING, jobs.denial, "list PyTorchJobs")
     quiet = [job["metadata"]["name"] for job in jobs.items if _is_quiet(job, now)]
     if quiet:
         what = f"nothing has been said of {', '.join(sorted(quiet))} for {QUIET_SECONDS:g} s"
@@ -140,22 +149,22 @@ def _acting(jobs: Listing, now: float) -> Finding:
 
 def _is_quiet(job: Mapping[str, Any], now: float) -> bool:
     run = job["spec"].get("runPolicy") or {}
-    if run.get("managedBy", "") not in _OWN_MANAGER or run.get("suspend"):
+    if run.get("managedBy", "") not in _OPERATOR_MANAGERS or run.get("suspend"):
         return False
     made = dt.datetime.fromisoformat(job["metadata"]["creationTimestamp"].replace("Z", "+00:00"))
     told = (job.get("status") or {}).get("conditions")
     return not told and now - made.timestamp() > QUIET_SECONDS
 
 
-def _sidecars(seen: TrainingOperator) -> Finding:
+def _check_sidecars(observed: TrainingOperatorState) -> Finding:
     """Asked of the server itself by a dry run, else of the definition of PyTorchJobs."""
-    if seen.tried.found is not None:
-        kept = _has_sidecar(seen.tried.found)
-    elif seen.definition.found is not None:
-        kept = keeps_sidecars(seen.definition.found)
+    if observed.injected_dry_run.value is not None:
+        kept = _has_sidecar(observed.injected_dry_run.value)
+    elif observed.definition.value is not None:
+        kept = keeps_sidecars(observed.definition.value)
     else:
-        told = seen.definition.refusal or "there is no definition"
-        return unread(SIDECARS, told, "read custom resource definitions")
+        told = observed.definition.denial or "there is no definition"
+        return unknown(SIDECARS, told, "read custom resource definitions")
     if kept:
         return Finding(SIDECARS, "good", "the definition of PyTorchJobs keeps native sidecars")
     what = (
@@ -167,7 +176,7 @@ def _sidecars(seen: TrainingOperator) -> Finding:
 
 
 def _has_sidecar(job: Mapping[str, Any]) -> bool:
-    found = dry_run_objects.specs(job).values()
+    found = dry_run_objects.replica_specs(job).values()
     first = [spec["template"]["spec"].get("initContainers") or () for spec in found]
     return any(item.get("restartPolicy") == "Always" for items in first for item in items)
 

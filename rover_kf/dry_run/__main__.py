@@ -12,36 +12,36 @@ from collections.abc import Iterator
 from rover_kf.dry_run import messages as files
 from rover_kf.dry_run import script
 from rover_kf.dry_run.activation_memory import LiveTensors
-from rover_kf.dry_run.loaders import Loaders
-from rover_kf.dry_run.messages import Finding, Orders
-from rover_kf.dry_run.step_limit import Enough, Steps
+from rover_kf.dry_run.loaders import LoaderRecorder
+from rover_kf.dry_run.messages import DryRunRequest, DryRunResult
+from rover_kf.dry_run.step_limit import StepLimitReached, StepRecorder
 
 
-def rehearse(told: Orders) -> Finding:
+def run_dry_run(request: DryRunRequest) -> DryRunResult:
     """Run the script until its steps are made or it ends; what was seen."""
-    loaders = Loaders(told.batch_factor, in_process=told.fake)
-    steps = Steps(told, loaders)
+    loaders = LoaderRecorder(request.batch_factor, in_process=request.fake)
+    steps = StepRecorder(request, loaders)
     error = ""
-    with _faked(told) as counter, loaders.watched(), steps.watched(counter):
+    with _fake_mode(request) as counter, loaders.watch(), steps.watch(counter):
         try:
-            script.find(told.command).run()
-        except Enough:
+            script.parse_command(request.command).run()
+        except StepLimitReached:
             pass
         except SystemExit as end:
             error = f"it ended by itself with {end.code!r}" if end.code else ""
         except Exception as cause:  # noqa: BLE001 - whatever a user's script raises is the finding
             lines = str(cause).strip().splitlines() or ["no message"]
             error = f"{type(cause).__name__}: {lines[0]}"
-    found = steps.finding(error)
+    found = steps.make_result(error)
     if not found.error and not found.steps:
-        return steps.finding("it ended without a step of an optimizer of torch")
+        return steps.make_result("it ended without a step of an optimizer of torch")
     return found
 
 
 @contextlib.contextmanager
-def _faked(told: Orders) -> Iterator[LiveTensors | None]:
+def _fake_mode(request: DryRunRequest) -> Iterator[LiveTensors | None]:
     """Fake tensors with a count of them, if that is ordered."""
-    if not told.fake:
+    if not request.fake:
         yield None
         return
     # Only here: it loads half of the compiler.
@@ -53,8 +53,8 @@ def _faked(told: Orders) -> Iterator[LiveTensors | None]:
 
 def main() -> None:
     """Read the orders that the first argument names."""
-    told = files.read_orders(sys.argv[1])
-    files.write(told.result, rehearse(told))
+    told = files.read_request(sys.argv[1])
+    files.write(told.result, run_dry_run(told))
     sys.stdout.flush()
     # Threads and workers of the script, wherever it was ended, are not waited for.
     os._exit(0)

@@ -27,17 +27,17 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's
         answers: give 1 where a program asks for a number that a fake tensor does not have.
     """
 
-    def __init__(self, known: Iterable[torch.Tensor] = (), *, answers: bool = False) -> None:
+    def __init__(self, initial: Iterable[torch.Tensor] = (), *, answers: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
         self._alive = 0
         self._answers = answers
         self.peak = 0
         """Bytes."""
-        for tensor in known:
+        for tensor in initial:
             self._add(tensor)
 
-    def restart(self) -> None:
+    def reset_peak(self) -> None:
         """Look for the peak from now on."""
         self.peak = self._alive
 
@@ -50,7 +50,7 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's
     ) -> Any:
         """Run the operation, then count what it returned."""
         if self._answers and func.name().startswith(_LOCAL_SCALAR):
-            return _one(args[0].dtype)
+            return _unit_value(args[0].dtype)
         found = func(*args, **(kwargs or {}))
         for item in tree_iter(found):
             if isinstance(item, torch.Tensor):
@@ -74,7 +74,7 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's
         self._alive -= self._sizes.pop(key, 0)
 
 
-def _one(dtype: torch.dtype) -> float | int | bool:
+def _unit_value(dtype: torch.dtype) -> float | int | bool:
     if dtype is torch.bool:
         return True
     make: Callable[[int], float | int] = float if dtype.is_floating_point else int

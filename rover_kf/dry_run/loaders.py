@@ -14,11 +14,11 @@ from torch.utils import data
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import dataloader
 
-_BATCH_PLACE = 1
+_BATCH_POSITION = 1
 """Of the batch among the positional arguments, after the data set."""
 
 
-class Loaders:
+class LoaderRecorder:
     """What the script's loaders were made with and how long they were waited for.
 
     Args:
@@ -35,7 +35,7 @@ class Loaders:
         self.workers = 0
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[Loaders]:
+    def watch(self) -> Iterator[LoaderRecorder]:
         """Watch every DataLoader that is made or used meanwhile."""
         made, following = data.DataLoader.__init__, dataloader._BaseDataLoaderIter.__next__  # noqa: SLF001 - the one place where all iterators pass
 
@@ -43,7 +43,7 @@ class Loaders:
         def make(loader: Any, *args: Any, **kwargs: Any) -> None:
             if self._in_process:
                 kwargs.update(num_workers=0, prefetch_factor=None, persistent_workers=False)
-            made(loader, *self._resized(args, kwargs), **kwargs)
+            made(loader, *self._resize(args, kwargs), **kwargs)
 
         @functools.wraps(following)
         def follow(iterator: Any) -> Any:
@@ -63,13 +63,15 @@ class Loaders:
             data.DataLoader.__init__ = made  # type: ignore[method-assign]
             dataloader._BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign] # noqa: SLF001
 
-    def _resized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def _resize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments with the batch changed, in place where it is named."""
-        stated = args[_BATCH_PLACE] if len(args) > _BATCH_PLACE else kwargs.get("batch_size", 1)
+        stated = (
+            args[_BATCH_POSITION] if len(args) > _BATCH_POSITION else kwargs.get("batch_size", 1)
+        )
         if stated is None or kwargs.get("batch_sampler") is not None:
             return args
         batch = self.batch = max(1, round(stated * self._factor))
-        if len(args) > _BATCH_PLACE:
-            return (*args[:_BATCH_PLACE], batch, *args[_BATCH_PLACE + 1 :])
+        if len(args) > _BATCH_POSITION:
+            return (*args[:_BATCH_POSITION], batch, *args[_BATCH_POSITION + 1 :])
         kwargs["batch_size"] = batch
         return args

@@ -13,7 +13,7 @@ WARM_UP = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Orders:
+class DryRunRequest:
     """One run of a script."""
 
     command: tuple[str, ...]
@@ -26,12 +26,12 @@ class Orders:
     """Every DataLoader's batch is multiplied by it."""
     fake: bool = False
     """Compute shapes instead of numbers: hardly any memory or time, but not every script can."""
-    least_seconds: float = 1.0
+    min_seconds: float = 1.0
     """Steps are timed for so long at least: a median of few milliseconds says little."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class DryRunResult:
     """What the steps showed; zeros where nothing was seen."""
 
     steps: int = 0
@@ -70,17 +70,17 @@ class Finding:
         return self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
 
 
-def write(path: str, value: Orders | Finding) -> None:
+def write(path: str, value: DryRunRequest | DryRunResult) -> None:
     """Write the value as JSON."""
     pathlib.Path(path).write_text(json.dumps(dataclasses.asdict(value)), encoding="utf-8")
 
 
-def read_orders(path: str) -> Orders:
+def read_request(path: str) -> DryRunRequest:
     """Read what write() wrote."""
     told = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    return Orders(**{**told, "command": tuple(told["command"])})
+    return DryRunRequest(**{**told, "command": tuple(told["command"])})
 
 
-def read_finding(path: str) -> Finding:
+def read_result(path: str) -> DryRunResult:
     """Read what write() wrote."""
-    return Finding(**json.loads(pathlib.Path(path).read_text(encoding="utf-8")))
+    return DryRunResult(**json.loads(pathlib.Path(path).read_text(encoding="utf-8")))

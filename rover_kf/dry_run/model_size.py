@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 
-def parameters_of(
+def collect_parameters(
     optimizers: Iterable[torch.optim.Optimizer], module: nn.Module | None
 ) -> list[torch.Tensor]:
     """Every parameter that is trained or belongs to the module, once."""
@@ -25,7 +25,7 @@ def parameters_of(
     return list({id(tensor): tensor for tensor in (*trained, *own)}.values())
 
 
-def state_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
+def collect_optimizer_state(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
     """Tensors of the optimizers' state."""
     return [
         tensor
@@ -35,17 +35,17 @@ def state_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
     ]
 
 
-def buffers_of(module: nn.Module | None) -> list[torch.Tensor]:
+def collect_buffers(module: nn.Module | None) -> list[torch.Tensor]:
     """Buffers of the module."""
     return list(module.buffers()) if module is not None else []
 
 
-def gradients_of(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+def collect_gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Gradients that are there now."""
     return [tensor.grad for tensor in parameters if tensor.grad is not None]
 
 
-def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+def count_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Summed."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -53,10 +53,10 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
 def largest_layer(module: nn.Module | None) -> int:
     """Bytes of the parameters that one module has of its own, the most."""
     layers = module.modules() if module is not None else ()
-    return max((bytes_of(layer.parameters(recurse=False)) for layer in layers), default=0)
+    return max((count_bytes(layer.parameters(recurse=False)) for layer in layers), default=0)
 
 
-def copy_seconds(tensors: Iterable[torch.Tensor]) -> float:
+def measure_copy_seconds(tensors: Iterable[torch.Tensor]) -> float:
     """What a copy of the tensors into memory of their own takes, once that memory is there."""
     held = [tensor.detach() for tensor in tensors]
     room = [torch.zeros_like(tensor) for tensor in held]

@@ -15,7 +15,7 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "rover_run")
 
 
 @dataclasses.dataclass(frozen=True)
-class Script:
+class UserScript:
     """A file or a module with its arguments."""
 
     name: str
@@ -33,7 +33,7 @@ class Script:
         runpy.run_path(self.name, run_name="__main__")
 
 
-def find(command: Sequence[str]) -> Script:
+def parse_command(command: Sequence[str]) -> UserScript:
     """The script that a command line runs.
 
     Args:
@@ -49,29 +49,29 @@ def find(command: Sequence[str]) -> Script:
         raise ValueError("the command is empty")
     program = os.path.basename(words[0])  # noqa: PTH119 - of a container, not a path of this machine
     if program in ("torchrun", "rover-run"):
-        return _launched(words[1:])
+        return _parse_launcher(words[1:])
     if program.startswith("python"):
-        return _python(words[1:])
+        return _parse_python(words[1:])
     raise ValueError(f"{program} is neither python nor torchrun")
 
 
-def _python(words: list[str]) -> Script:
+def _parse_python(words: list[str]) -> UserScript:
     while words and words[0].startswith("-") and words[0] != "-m":
         words = words[2:] if words[0] in ("-W", "-X") else words[1:]
     if words[:1] == ["-m"]:
         if len(words) < 2:  # noqa: PLR2004 - the flag and its module
             raise ValueError("python -m names no module")
         if words[1] in LAUNCHERS:
-            return _launched(words[2:])
-        return Script(words[1], tuple(words[2:]), is_module=True)
+            return _parse_launcher(words[2:])
+        return UserScript(words[1], tuple(words[2:]), is_module=True)
     if not words:
         raise ValueError("python is given no script")
     if os.path.basename(words[0]) == "rover_run.py":  # noqa: PTH119 - as above
-        return _launched(words[1:])
-    return Script(words[0], tuple(words[1:]))
+        return _parse_launcher(words[1:])
+    return UserScript(words[0], tuple(words[1:]))
 
 
-def _launched(words: list[str]) -> Script:
+def _parse_launcher(words: list[str]) -> UserScript:
     # Only here: reading a command of plain python needs no torch.
     from torch.distributed import run  # noqa: PLC0415
 
@@ -81,4 +81,4 @@ def _launched(words: list[str]) -> Script:
     except SystemExit as cause:
         raise ValueError(f"torchrun would refuse {' '.join(words)}") from cause
     arguments = tuple(told.training_script_args)
-    return Script(told.training_script, arguments, is_module=bool(told.module))
+    return UserScript(told.training_script, arguments, is_module=bool(told.module))

@@ -18,12 +18,12 @@ from torch.optim import optimizer as optimizers
 
 from rover_kf.dry_run import model_size
 from rover_kf.dry_run.activation_memory import LiveTensors
-from rover_kf.dry_run.loaders import Loaders
-from rover_kf.dry_run.messages import WARM_UP, Finding, Orders
+from rover_kf.dry_run.loaders import LoaderRecorder
+from rover_kf.dry_run.messages import WARM_UP, DryRunRequest, DryRunResult
 from rover_kf.system import procfs
 
 
-class Busy:
+class CpuUsage:
     """CPU time over wall time since ``begin``."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Busy:
 
     def begin(self) -> None:
         """Count from now on."""
-        self._begun, self._used = time.perf_counter(), _used()
+        self._begun, self._used = time.perf_counter(), _cpu_seconds()
 
     @property
     def seconds(self) -> float:
@@ -42,10 +42,10 @@ class Busy:
 
     def cores(self) -> float:
         """Mean since then; children that ended meanwhile do not count."""
-        return max(0.0, _used() - self._used) / max(self.seconds, 1e-9)
+        return max(0.0, _cpu_seconds() - self._used) / max(self.seconds, 1e-9)
 
 
-def _used() -> float:
+def _cpu_seconds() -> float:
     children = procfs.children(os.getpid())
     return time.process_time() + sum(map(procfs.cpu_seconds, children))
 
@@ -56,11 +56,11 @@ COUNTED_STEPS = 2
 """At the end, under the count of live tensors: the first may lack what the second finds."""
 
 
-class Enough(BaseException):
+class StepLimitReached(BaseException):
     """Ends the script; no Exception, so that a script that catches all does not go on."""
 
 
-class Steps:
+class StepRecorder:
     """Sees every step of the first optimizer that steps.
 
     Args:
@@ -68,8 +68,8 @@ class Steps:
         loaders: of the script.
     """
 
-    def __init__(self, orders: Orders, loaders: Loaders) -> None:
-        self._orders, self._loaders = orders, loaders
+    def __init__(self, request: DryRunRequest, loaders: LoaderRecorder) -> None:
+        self._request, self._loaders = request, loaders
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
         self._root: nn.Module | None = None
         self._samples = 0
@@ -81,14 +81,14 @@ class Steps:
         self._counter: LiveTensors | None = None
         self._forward_peak = self._update_peak = 0
         self._copy_seconds = 0.0
-        self._least_seconds = orders.least_seconds
-        self._left = 0 if orders.fake else COUNTED_STEPS
+        self._min_seconds = request.min_seconds
+        self._left = 0 if request.fake else COUNTED_STEPS
         self._enough = False
-        self._busy = Busy()
+        self._busy = CpuUsage()
         self._cores = 0.0
 
     @contextlib.contextmanager
-    def watched(self, counter: LiveTensors | None = None) -> Iterator[Steps]:
+    def watch(self, counter: LiveTensors | None = None) -> Iterator[StepRecorder]:
         """Watch what the script does meanwhile.
 
         Args:
@@ -97,8 +97,8 @@ class Steps:
         self._counter = counter
         # A hook on every module costs time: it is taken off after the first step.
         self._forwards = modules.register_module_forward_pre_hook(self._forward)
-        before = optimizers.register_optimizer_step_pre_hook(self._stepping)
-        after = optimizers.register_optimizer_step_post_hook(self._stepped)
+        before = optimizers.register_optimizer_step_pre_hook(self._before_step)
+        after = optimizers.register_optimizer_step_post_hook(self._after_step)
         try:
             yield self
         finally:
@@ -108,12 +108,12 @@ class Steps:
             if counter is None and self._counter is not None:
                 self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def finding(self, error: str = "") -> Finding:
+    def make_result(self, error: str = "") -> DryRunResult:
         """What was seen so far."""
         used = list(self._optimizers.values())
-        weights = model_size.parameters_of(used, self._root)
+        weights = model_size.collect_parameters(used, self._root)
         trained = [weight for weight in weights if weight.requires_grad]
-        return Finding(
+        return DryRunResult(
             steps=self._made,
             step_seconds=statistics.median(self._times) if self._times else 0.0,
             wait_seconds=statistics.fmean(self._waits) if self._waits else 0.0,
@@ -121,13 +121,13 @@ class Steps:
             batch=self._samples or self._loaders.batch,
             loader_workers=self._loaders.workers,
             parameters=sum(weight.numel() for weight in weights),
-            parameter_bytes=model_size.bytes_of(weights),
+            parameter_bytes=model_size.count_bytes(weights),
             trainable=sum(weight.numel() for weight in trained),
-            gradient_bytes=model_size.bytes_of(trained),
-            buffer_bytes=model_size.bytes_of(model_size.buffers_of(self._root)),
+            gradient_bytes=model_size.count_bytes(trained),
+            buffer_bytes=model_size.count_bytes(model_size.collect_buffers(self._root)),
             largest_layer_bytes=model_size.largest_layer(self._root),
             optimizer=type(used[0]).__name__ if used else "",
-            optimizer_bytes=model_size.bytes_of(model_size.state_of(used)),
+            optimizer_bytes=model_size.count_bytes(model_size.collect_optimizer_state(used)),
             forward_peak=self._forward_peak,
             update_peak=self._update_peak,
             save_seconds=self._copy_seconds,
@@ -143,19 +143,19 @@ class Steps:
         if module is self._root and first is not None:
             self._samples += first.shape[0]
 
-    def _stepping(self, *_: object) -> None:
+    def _before_step(self, *_: object) -> None:
         if self._counter is not None:
             self._forward_peak = max(self._forward_peak, self._counter.peak)
-            self._counter.restart()
+            self._counter.reset_peak()
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._optimizers.setdefault(id(optimizer), optimizer)
         if id(optimizer) != next(iter(self._optimizers)):
             return
         self._made += 1
         if self._counter is not None:
             self._update_peak = max(self._update_peak, self._counter.peak)
-            self._counter.restart()
+            self._counter.reset_peak()
         if self._made == 1:
             self._forwards.remove()
         if self._enough:
@@ -163,7 +163,7 @@ class Steps:
         elif self._made > WARM_UP:
             self._time(time.perf_counter())
         if self._enough and not self._left:
-            raise Enough
+            raise StepLimitReached
         if self._made == WARM_UP:
             self._busy.begin()
         self._last, self._waited = time.perf_counter(), self._loaders.waited
@@ -171,8 +171,8 @@ class Steps:
     def _time(self, now: float) -> None:
         self._times.append(now - self._last)
         self._waits.append(self._loaders.waited - self._waited)
-        few = len(self._times) < self._orders.steps
-        self._enough = not few and (self._orders.fake or self._busy.seconds >= self._least_seconds)
+        few = len(self._times) < self._request.steps
+        self._enough = not few and (self._request.fake or self._busy.seconds >= self._min_seconds)
         if self._enough:
             self._cores = self._busy.cores()
             if self._left:
@@ -180,8 +180,12 @@ class Steps:
 
     def _count(self) -> None:
         used = list(self._optimizers.values())
-        weights = model_size.parameters_of(used, self._root)
-        state = [*weights, *model_size.buffers_of(self._root), *model_size.state_of(used)]
-        self._copy_seconds = model_size.copy_seconds(state)
-        self._counter = LiveTensors([*state, *model_size.gradients_of(weights)])
+        weights = model_size.collect_parameters(used, self._root)
+        state = [
+            *weights,
+            *model_size.collect_buffers(self._root),
+            *model_size.collect_optimizer_state(used),
+        ]
+        self._copy_seconds = model_size.measure_copy_seconds(state)
+        self._counter = LiveTensors([*state, *model_size.collect_gradients(weights)])
         self._counter.__enter__()  # type: ignore[no-untyped-call]

@@ -21,37 +21,37 @@ from rover_kf.api.samples import StepReport
 WINDOW_STEPS = 50
 WINDOWS, SLOW_WINDOWS = 4, 3
 RATIO = 1.5
-MOST_OPEN_STEPS = 4096
+MAX_OPEN_STEPS = 4096
 """Of one rank, while another tells nothing; older ones are given up."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Straggler:
+class StragglerRank:
     """A rank that the others wait for."""
 
     rank: int
     seconds: float
     """Its own time a step, median of the last window."""
-    others: float
+    others_seconds: float
     """The median of the others'."""
 
 
-def slow(own_seconds: Mapping[int, float]) -> tuple[Straggler, ...]:
+def slow_ranks(rank_seconds: Mapping[int, float]) -> tuple[StragglerRank, ...]:
     """Ranks that were slow in one window.
 
     Args:
-        own_seconds: each rank's median.
+        rank_seconds: each rank's median.
     """
     found = []
-    for rank, seconds in own_seconds.items():
-        rest = [own for other, own in own_seconds.items() if other != rank]
+    for rank, seconds in rank_seconds.items():
+        rest = [own for other, own in rank_seconds.items() if other != rank]
         others = statistics.median(rest) if rest else seconds
         if seconds > RATIO * others:
-            found.append(Straggler(rank, seconds, others))
+            found.append(StragglerRank(rank, seconds, others))
     return tuple(found)
 
 
-class Stragglers:
+class StragglerDetector:
     """The windows of one round.
 
     Args:
@@ -62,42 +62,42 @@ class Stragglers:
     def __init__(self, number: int, world_size: int) -> None:
         self._number, self._world_size = number, world_size
         self._open: dict[int, collections.deque[float]] = collections.defaultdict(
-            lambda: collections.deque(maxlen=MOST_OPEN_STEPS)
+            lambda: collections.deque(maxlen=MAX_OPEN_STEPS)
         )
         self._slow: collections.deque[frozenset[int]] = collections.deque(maxlen=WINDOWS)
-        self._told: set[int] = set()
-        self._last: dict[int, Straggler] = {}
-        self.current: tuple[Straggler, ...] = ()
+        self._reported: set[int] = set()
+        self._last: dict[int, StragglerRank] = {}
+        self.current: tuple[StragglerRank, ...] = ()
         """For whom the rule holds, as of the last window."""
 
-    def heard(self, report: StepReport) -> tuple[Straggler, ...]:
+    def on_report(self, report: StepReport) -> tuple[StragglerRank, ...]:
         """Take a report; returns the stragglers that it shows for the first time."""
         if report.round != self._number:
             return ()
         self._open[report.rank].extend(
-            sample.own_seconds for sample in report.samples if sample.own_seconds > 0
+            sample.rank_local_seconds for sample in report.samples if sample.rank_local_seconds > 0
         )
-        found: list[Straggler] = []
-        while self._whole():
-            found += self._close()
+        found: list[StragglerRank] = []
+        while self._has_full_window():
+            found += self._close_window()
         return tuple(found)
 
-    def _whole(self) -> bool:
+    def _has_full_window(self) -> bool:
         full = sum(len(times) >= WINDOW_STEPS for times in self._open.values())
         return bool(self._open) and full == self._world_size == len(self._open)
 
-    def _close(self) -> tuple[Straggler, ...]:
+    def _close_window(self) -> tuple[StragglerRank, ...]:
         medians = {
             rank: statistics.median(times.popleft() for _ in range(WINDOW_STEPS))
             for rank, times in self._open.items()
         }
-        now = slow(medians)
+        now = slow_ranks(medians)
         self._slow.append(frozenset(one.rank for one in now))
         counts = collections.Counter(rank for ranks in self._slow for rank in ranks)
         self._last.update((one.rank, one) for one in now)
         self.current = tuple(
             self._last[rank] for rank in sorted(counts) if counts[rank] >= SLOW_WINDOWS
         )
-        new = tuple(one for one in self.current if one.rank not in self._told)
-        self._told.update(one.rank for one in new)
+        new = tuple(one for one in self.current if one.rank not in self._reported)
+        self._reported.update(one.rank for one in new)
         return new

@@ -21,7 +21,7 @@ GAP_WEIGHT = 10
 """What a second between two windows counts, in which nobody trained steadily."""
 
 
-def pack(windows: tuple[Throughput, ...], most: int) -> tuple[Throughput, ...]:
+def downsample(windows: tuple[Throughput, ...], max_windows: int) -> tuple[Throughput, ...]:
     """At most so many.
 
     Where no two neighbours are of one world and batch, the oldest of the world with the most
@@ -29,16 +29,16 @@ def pack(windows: tuple[Throughput, ...], most: int) -> tuple[Throughput, ...]:
 
     Args:
         windows: in the order of time.
-        most: of them.
+        max_windows: of them.
     """
     kept = list(windows)
-    edge = most // 8
-    while len(kept) > most:
+    edge = max_windows // 8
+    while len(kept) > max_windows:
         middle = range(edge, len(kept) - 2 * edge)
-        pairs = [i for i in middle[:-1] if _are_alike(kept[i], kept[i + 1])]
+        pairs = [i for i in middle[:-1] if _can_merge(kept[i], kept[i + 1])]
         if pairs:
             best = min(pairs, key=lambda i: _distance(kept[i], kept[i + 1]))
-            kept[best : best + 2] = [_joined(kept[best], kept[best + 1])]
+            kept[best : best + 2] = [_merge(kept[best], kept[best + 1])]
             continue
         counts = collections.Counter(_world(window) for window in kept)
         del kept[max(middle, key=lambda i: (counts[_world(kept[i])], -i))]
@@ -49,15 +49,15 @@ def _world(window: Throughput) -> tuple[int, int]:
     return window.nodes, window.world_size
 
 
-def _are_alike(one: Throughput, other: Throughput) -> bool:
-    ratio = _batch(one) / _batch(other)
-    return _world(one) == _world(other) and abs(math.log(ratio)) <= SAME_BATCH
+def _can_merge(left: Throughput, right: Throughput) -> bool:
+    ratio = _batch(left) / _batch(right)
+    return _world(left) == _world(right) and abs(math.log(ratio)) <= SAME_BATCH
 
 
-def _distance(one: Throughput, other: Throughput) -> float:
+def _distance(left: Throughput, right: Throughput) -> float:
     """Seconds that both would last as one, more where time lies between."""
-    gap = max(0.0, other.started_at - one.ended_at)
-    return other.ended_at - one.started_at + GAP_WEIGHT * gap
+    gap = max(0.0, right.started_at - left.ended_at)
+    return right.ended_at - left.started_at + GAP_WEIGHT * gap
 
 
 def _batch(window: Throughput) -> float:
@@ -65,21 +65,21 @@ def _batch(window: Throughput) -> float:
     return window.global_batch or 1.0
 
 
-def _joined(one: Throughput, other: Throughput) -> Throughput:
+def _merge(left: Throughput, right: Throughput) -> Throughput:
     """Both as one, at the pace of the one with more steps: as a median, it is that of most."""
-    most = one if one.steps >= other.steps else other
-    steps, samples = one.steps + other.steps, one.samples + other.samples
-    seconds = [window.ended_at - window.started_at for window in (one, other)]
+    most = left if left.steps >= right.steps else right
+    steps, samples = left.steps + right.steps, left.samples + right.samples
+    seconds = [window.ended_at - window.started_at for window in (left, right)]
     share = seconds[0] / sum(seconds) if sum(seconds) > 0 else 0.5
     return Throughput(
-        started_at=one.started_at,
-        ended_at=other.ended_at,
-        nodes=one.nodes,
-        world_size=one.world_size,
+        started_at=left.started_at,
+        ended_at=right.ended_at,
+        nodes=left.nodes,
+        world_size=left.world_size,
         steps=steps,
         samples=samples,
         step_seconds=most.step_seconds,
         global_batch=samples / steps if samples and steps else most.global_batch,
-        wait_fraction=share * one.wait_fraction + (1 - share) * other.wait_fraction,
-        save_seconds=one.save_seconds + other.save_seconds,
+        wait_fraction=share * left.wait_fraction + (1 - share) * right.wait_fraction,
+        save_seconds=left.save_seconds + right.save_seconds,
     )

@@ -21,7 +21,7 @@ LOCK_SECONDS = 10.0
 """How long a SQLite writer waits for another one."""
 
 
-def make(url: str) -> sa.Engine:
+def make_engine(url: str) -> sa.Engine:
     """An engine for the URL; nothing is connected yet.
 
     Raises:
@@ -48,7 +48,7 @@ def _parsed(url: str) -> sa.URL:
     return parsed.set(database=urllib.parse.unquote(file))
 
 
-def alone(connection: sa.Connection) -> None:
+def lock_migrations(connection: sa.Connection) -> None:
     """Let one process at a time make or migrate the tables, until its transaction ends."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -21,12 +21,12 @@ from rover_kf.api import codec
 from rover_kf.api.records import RunRecord
 from rover_kf.history.history_protocol import HistoryStore
 
-MOST = 1_000_000
+MAX_RUNS = 1_000_000
 """Runs of one file."""
 LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
 
 
-def write(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = None) -> int:
+def export_runs(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = None) -> int:
     """Write runs to a file, whole or not at all; returns how many.
 
     Args:
@@ -38,8 +38,8 @@ def write(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = 
         InputError: another ending, or the file cannot be written.
         HistoryUnavailable: the history cannot be read.
     """
-    form = _form(path)
-    records = history.list(namespace=namespace, limit=MOST)
+    form = _file_format(path)
+    records = history.list(namespace=namespace, limit=MAX_RUNS)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if form == "lines":
@@ -54,7 +54,7 @@ def write(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = 
     return len(records)
 
 
-def read(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = None) -> int:
+def import_runs(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = None) -> int:
     """Add the runs of a file to a history; returns how many.
 
     A run that is there already is replaced if the file's was written later.
@@ -68,11 +68,11 @@ def read(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = N
         InputError: no such file, another form, or a record that cannot be read; nothing was added.
         HistoryUnavailable: the history cannot be written.
     """
-    form = _form(path)
+    form = _file_format(path)
     try:
         documents = list(_lines(path) if form == "lines" else _table(path))
         records = [codec.decode(RunRecord, document) for document in documents]
-    except (OSError, ValueError, RecursionError, errors.MessageError) as cause:
+    except (OSError, ValueError, RecursionError, errors.ProtocolError) as cause:
         raise errors.InputError(f"{path} cannot be read: {cause}; nothing was added") from cause
     added = 0
     for record in records:
@@ -85,7 +85,7 @@ def read(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = N
     return added
 
 
-def _form(path: pathlib.Path) -> str:
+def _file_format(path: pathlib.Path) -> str:
     if path.suffix in LINES:
         return "lines"
     if path.suffix in PARQUET:

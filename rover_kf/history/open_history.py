@@ -10,7 +10,7 @@ from rover_kf.history.remote import RemoteHistory
 from rover_kf.history.store import SqlHistory
 
 
-def at(url: str, *, shared: Collection[str] = ()) -> SqlHistory | RemoteHistory:
+def open_history(url: str, *, shared: Collection[str] = ()) -> SqlHistory | RemoteHistory:
     """The history at an address; nothing is opened before it is used.
 
     Args:

@@ -16,10 +16,10 @@ from typing import TypeVar
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang
-from rover_kf.api.faults.node_check_messages import Preflight
+from rover_kf.api.faults.node_check_messages import NodeCheckReport
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.leases import DataStatus
-from rover_kf.api.records import JobSignature, Look, RunRecord, ServerSetup
+from rover_kf.api.records import JobSignature, ProgressSample, RunRecord, ServerSetup
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.history import downsampling
@@ -43,11 +43,11 @@ world, those decisions first that are to stay. A controller has the records of a
 its memory."""
 LASTING = (names.EVENT_WORLD_FORMED, names.EVENT_SCALED, names.EVENT_FINISHED)
 """Events that stay as long as warnings do."""
-MAX_LOOKS = 128
+MAX_SAMPLES = 128
 """Beyond these every other one goes, and the distance doubles."""
 
 
-def begin(
+def new_record(
     job: ObservedJob,
     *,
     signature: JobSignature,
@@ -77,7 +77,7 @@ def begin(
     )
 
 
-def advance(
+def update(
     record: RunRecord,
     job: ObservedJob,
     status: CoordinatorStatus | None,
@@ -103,7 +103,7 @@ def advance(
     if status is not None:
         record = _with_status(record, status)
         record = _with_setup(record, servers, status.now)
-        looks = _with_look(record.looks, status, memory_limit)
+        looks = _with_sample(record.looks, status, memory_limit)
         record = dataclasses.replace(record, looks=looks)
     new = (*(status.events if status is not None else ()), *events)
     known = {_identity(event) for event in record.events}
@@ -114,18 +114,18 @@ def advance(
     return dataclasses.replace(
         record,
         outcome=outcome,
-        events=_thinned(tuple(merged), MAX_EVENTS, _told_at, _weight) if fresh else record.events,
+        events=_thin(tuple(merged), MAX_EVENTS, _event_time, _weight) if fresh else record.events,
         decisions=_with_decision(record.decisions, decision),
         memory_raised=max(record.memory_raised, memory_raised),
     )
 
 
-def at(record: RunRecord, now: float) -> RunRecord:
+def stamp(record: RunRecord, now: float) -> RunRecord:
     """The record stamped with the time it is written."""
     return dataclasses.replace(record, updated_at=now)
 
 
-def deleted(record: RunRecord, now: float) -> RunRecord:
+def mark_deleted(record: RunRecord, now: float) -> RunRecord:
     """The record of a job that was deleted before it ended."""
     return dataclasses.replace(record, outcome=DELETED, updated_at=now)
 
@@ -134,11 +134,11 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
     # Those before the newest were seen; some of them were packed and are not to come back.
     newest = record.windows[-1].ended_at if record.windows else 0.0
     fresh = tuple(window for window in status.windows if window.ended_at > newest)
-    record = _with_account(record, status.goodput, status.account_from)
+    record = _with_goodput(record, status.goodput, status.account_from)
     mean_save = status.save_seconds / status.saves if status.saves else record.save_seconds
     return dataclasses.replace(
         record,
-        windows=downsampling.pack((*record.windows, *fresh), MAX_WINDOWS)
+        windows=downsampling.downsample((*record.windows, *fresh), MAX_WINDOWS)
         if fresh
         else record.windows,
         steps=max(record.steps, status.step),
@@ -157,12 +157,12 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
     )
 
 
-def _with_look(
-    kept: tuple[Look, ...], status: CoordinatorStatus, memory_limit: float
-) -> tuple[Look, ...]:
+def _with_sample(
+    kept: tuple[ProgressSample, ...], status: CoordinatorStatus, memory_limit: float
+) -> tuple[ProgressSample, ...]:
     """One more, unless the last one is newer than the distance that so long a run has."""
     trend = status.memory_trend
-    look = Look(
+    look = ProgressSample(
         at=status.now,
         step=status.step,
         samples_per_second=status.samples_per_second,
@@ -171,10 +171,10 @@ def _with_look(
         memory=trend.memory if trend is not None else 0.0,
         memory_limit=memory_limit,
     )
-    if kept and (look.at - kept[-1].at) * MAX_LOOKS <= look.at - kept[0].at:
+    if kept and (look.at - kept[-1].at) * MAX_SAMPLES <= look.at - kept[0].at:
         return kept
     whole = (*kept, look)
-    return whole if len(whole) <= MAX_LOOKS else whole[::2]
+    return whole if len(whole) <= MAX_SAMPLES else whole[::2]
 
 
 def _with_setup(record: RunRecord, setup: ServerSetup | None, now: float) -> RunRecord:
@@ -195,7 +195,9 @@ def _with_peak(kept: dict[str, float], status: CoordinatorStatus) -> dict[str, f
     return {**kept, **worst}
 
 
-def _with_check(kept: tuple[Preflight, ...], new: Preflight | None) -> tuple[Preflight, ...]:
+def _with_check(
+    kept: tuple[NodeCheckReport, ...], new: NodeCheckReport | None
+) -> tuple[NodeCheckReport, ...]:
     if new is None or any(check.at == new.at for check in kept):
         return kept
     return (*kept, new)[-MAX_CHECKS:]
@@ -218,7 +220,7 @@ def _with_hangs(kept: tuple[Hang, ...], new: tuple[Hang, ...]) -> tuple[Hang, ..
     return (*kept, *fresh)[-MAX_HANGS:]
 
 
-def _with_account(record: RunRecord, spent: Goodput, begun: float) -> RunRecord:
+def _with_goodput(record: RunRecord, spent: Goodput, begun: float) -> RunRecord:
     """The record with what an account says; an account is known by when it was begun."""
     before, known = record.account_before, record.account_from
     if known and begun > known:
@@ -249,9 +251,9 @@ def _with_decision(
                 alike.append(index)
         if len(alike) > 1:
             kept = (*kept[: alike[0]], *kept[alike[0] + 1 :])
-    if decision.applied and kept and _same_move(kept[-1], decision):
+    if decision.applied and kept and _is_same_decision(kept[-1], decision):
         kept = kept[:-1]
-    return _thinned((*kept, decision), MAX_DECISIONS, _decided_at, _is_action)
+    return _thin((*kept, decision), MAX_DECISIONS, _decision_time, _is_action)
 
 
 def _kind(decision: ScaleDecision) -> str:
@@ -259,41 +261,49 @@ def _kind(decision: ScaleDecision) -> str:
     return re.sub(r"[\d.]+", "#", decision.reason)
 
 
-def _same_move(one: ScaleDecision, other: ScaleDecision) -> bool:
-    return (one.at, one.action, one.target) == (other.at, other.action, other.target)
+def _is_same_decision(left: ScaleDecision, right: ScaleDecision) -> bool:
+    return (left.at, left.action, left.target) == (right.at, right.action, right.target)
 
 
 def _identity(event: Event) -> tuple[object, ...]:
     return event.reason, event.message, event.at, event.source
 
 
-def _thinned(
+def _thin(
     items: tuple[T, ...],
-    most: int,
-    at: Callable[[T], float],
+    max_items: int,
+    timestamp_of: Callable[[T], float],
     rank: Callable[[T], int] = lambda _: 0,
 ) -> tuple[T, ...]:
     """At most so many, by leaving out of the middle what has its neighbours nearest.
 
     Args:
         items: in the order of time.
-        most: of them.
-        at: when an item was.
+        max_items: of them.
+        timestamp_of: when an item was.
         rank: those of the lowest go first.
     """
     kept = list(items)
-    edge = most // 8
-    while len(kept) > most:
+    edge = max_items // 8
+    while len(kept) > max_items:
         middle = range(edge, len(kept) - 2 * edge)
-        del kept[min(middle, key=lambda i: (rank(kept[i]), at(kept[i + 1]) - at(kept[i - 1])))]
+        del kept[
+            min(
+                middle,
+                key=lambda i: (
+                    rank(kept[i]),
+                    timestamp_of(kept[i + 1]) - timestamp_of(kept[i - 1]),
+                ),
+            )
+        ]
     return tuple(kept)
 
 
-def _told_at(event: Event) -> float:
+def _event_time(event: Event) -> float:
     return event.at
 
 
-def _decided_at(decision: ScaleDecision) -> float:
+def _decision_time(decision: ScaleDecision) -> float:
     return decision.at
 
 

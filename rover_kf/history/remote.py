@@ -61,7 +61,7 @@ class RemoteHistory:
         Raises:
             HistoryUnavailable: the server does not answer, or refuses the token.
         """
-        found = self._ask("GET", f"{names.PATH_HISTORY}/{urllib.parse.quote(uid, safe='')}")
+        found = self._request("GET", f"{names.PATH_HISTORY}/{urllib.parse.quote(uid, safe='')}")
         return None if found is None else codec.decode(RunRecord, found)
 
     def similar(self, signature: JobSignature, limit: int = 50) -> tuple[RunRecord, ...]:
@@ -71,7 +71,7 @@ class RemoteHistory:
             HistoryUnavailable: the server does not answer, or refuses.
         """
         path = f"{names.PATH_HISTORY}:similar?limit={limit}"
-        return self._records(self._ask("POST", path, codec.dumps(signature)))
+        return self._decode_records(self._request("POST", path, codec.dumps(signature)))
 
     def list(
         self,
@@ -89,7 +89,7 @@ class RemoteHistory:
         wanted = {"namespace": namespace, "name": name, "outcome": outcome, "limit": str(limit)}
         query = {key: value for key, value in wanted.items() if value is not None}
         path = f"{names.PATH_HISTORY}?{urllib.parse.urlencode(query)}"
-        return self._records(self._ask("GET", path))
+        return self._decode_records(self._request("GET", path))
 
     def delete(self, uid: str) -> bool:
         """Refused: the controller alone writes.
@@ -107,12 +107,12 @@ class RemoteHistory:
         """
         raise self._read_only(f"what is older than {newer_than:g}")
 
-    def _records(self, found: Any) -> tuple[RunRecord, ...]:
-        return tuple(codec.decode(RunRecord, item) for item in (found or {}).get("runs", ()))
+    def _decode_records(self, payload: Any) -> tuple[RunRecord, ...]:
+        return tuple(codec.decode(RunRecord, item) for item in (payload or {}).get("runs", ()))
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+    def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
         if not self._url.startswith(("http://", "https://")):
-            raise self._away(f"{self._url} is no URL")
+            raise self._unavailable(f"{self._url} is no URL")
         request = urllib.request.Request(  # noqa: S310 - the scheme is checked
             f"{self._url}{path}",
             data=body,
@@ -128,9 +128,9 @@ class RemoteHistory:
                 if refusal.code == 404:  # noqa: PLR2004 - not found
                     return None
                 said = refusal.read().decode(errors="replace")[:300]
-            raise self._away(f"it answered {refusal.code}: {said}") from refusal
+            raise self._unavailable(f"it answered {refusal.code}: {said}") from refusal
         except (OSError, ValueError) as cause:
-            raise self._away(str(cause)) from cause
+            raise self._unavailable(str(cause)) from cause
 
     def _bearer(self) -> str:
         if TOKEN_VARIABLE in os.environ and self._token is None:
@@ -139,15 +139,17 @@ class RemoteHistory:
         try:
             return path.read_text(encoding="utf-8").strip()
         except OSError as cause:
-            raise self._away(f"there is no token to show: {cause}; set {TOKEN_VARIABLE}") from cause
+            raise self._unavailable(
+                f"there is no token to show: {cause}; set {TOKEN_VARIABLE}"
+            ) from cause
 
     def _context(self) -> ssl.SSLContext:
         stated = os.environ.get(AUTHORITY_VARIABLE)
         authority = self._authority or (pathlib.Path(stated) if stated else None)
         return ssl.create_default_context(cafile=str(authority) if authority else None)
 
-    def _away(self, why: str) -> errors.HistoryUnavailable:
+    def _unavailable(self, why: str) -> errors.HistoryUnavailable:
         return errors.HistoryUnavailable(f"the history at {self._url} cannot be used: {why}")
 
     def _read_only(self, what: str) -> errors.HistoryUnavailable:
-        return self._away(f"{what} is not changed: it is read only, the controller writes")
+        return self._unavailable(f"{what} is not changed: it is read only, the controller writes")

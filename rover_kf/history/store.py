@@ -24,7 +24,7 @@ from rover_kf.history import engines, sql_schema
 CANDIDATES = 500
 """Newest runs of a namespace among which similar ones are looked for."""
 
-MOST_ACCELERATORS = (1 << 31) - 1
+MAX_ACCELERATORS = (1 << 31) - 1
 """What the column holds."""
 
 ALL = "*"
@@ -106,7 +106,7 @@ class SqlHistory:
         runs = sql_schema.RUNS
         query = (
             sa.select(runs.c.record)
-            .where(self._seen_from(signature.namespace), runs.c.kind == signature.kind)
+            .where(self._visible_from(signature.namespace), runs.c.kind == signature.kind)
             .order_by(
                 sa.case((runs.c.command == signature.command, 0), else_=1),
                 sa.case((runs.c.name == signature.name, 0), else_=1),
@@ -161,7 +161,7 @@ class SqlHistory:
         with self._transaction() as connection:
             return connection.execute(old).rowcount
 
-    def _seen_from(self, namespace: str) -> sa.ColumnElement[bool]:
+    def _visible_from(self, namespace: str) -> sa.ColumnElement[bool]:
         """Which runs may be learned from in a namespace."""
         if ALL in self._shared:
             return sa.true()
@@ -172,8 +172,10 @@ class SqlHistory:
             documents = connection.execute(query).scalars().all()
         try:
             return tuple(codec.decode(RunRecord, document) for document in documents)
-        except errors.MessageError as cause:
-            message = f"the history at {self._shown()} holds a record that cannot be read: {cause}"
+        except errors.ProtocolError as cause:
+            message = (
+                f"the history at {self._redacted_url()} holds a record that cannot be read: {cause}"
+            )
             raise errors.HistoryUnavailable(message) from cause
 
     @contextlib.contextmanager
@@ -186,7 +188,7 @@ class SqlHistory:
         except (exc.SQLAlchemyError, OSError, ValueError, ImportError) as cause:
             self.available, self.failures = False, self.failures + 1
             message = (
-                f"the history at {self._shown()} cannot be used: {cause}; "
+                f"the history at {self._redacted_url()} cannot be used: {cause}; "
                 "check that it is reachable, writable and not full"
             )
             raise errors.HistoryUnavailable(message) from cause
@@ -194,10 +196,10 @@ class SqlHistory:
     def _open(self) -> sa.Engine:
         with self._lock:
             if self._engine is None:
-                engine = engines.make(self._url)
+                engine = engines.make_engine(self._url)
                 try:
                     with engine.begin() as connection:
-                        engines.alone(connection)
+                        engines.lock_migrations(connection)
                         sql_schema.migrate(connection)
                 except BaseException:  # whatever it is: nobody else knows of its connections
                     engine.dispose()
@@ -205,7 +207,7 @@ class SqlHistory:
                 self._engine = engine
             return self._engine
 
-    def _shown(self) -> str:
+    def _redacted_url(self) -> str:
         """The URL without its password."""
         try:
             return sa.make_url(self._url).render_as_string(hide_password=True)
@@ -226,5 +228,5 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "started_at": record.started_at,
         "updated_at": record.updated_at,
         "record": codec.encode(record),
-        "accelerators": max(min(signature.accelerators, MOST_ACCELERATORS), 0),
+        "accelerators": max(min(signature.accelerators, MAX_ACCELERATORS), 0),
     }

@@ -45,7 +45,7 @@ class JobAdapter:
     """Name of the container that trains."""
     kinds: tuple[str, ...]
     """Replica types in replica order, lower case."""
-    first: tuple[str, ...]
+    leading_types: tuple[str, ...]
     """Replica types that come before the workers and are never scaled."""
     restart_policy: str
     """What the operator takes where none is stated."""
@@ -68,9 +68,11 @@ class JobAdapter:
 
     def masters(self, manifest: Manifest) -> int:
         """How many pods come before the workers in replica order."""
-        return sum(item.replicas for item in self.replicas(manifest) if item.kind in self.first)
+        return sum(
+            item.replicas for item in self.replicas(manifest) if item.kind in self.leading_types
+        )
 
-    def alone(self, manifest: Manifest) -> frozenset[str]:
+    def standalone_types(self, manifest: Manifest) -> frozenset[str]:
         """Replica types of which each pod is a world of its own and holds no state of the job.
 
         Evaluators, and where there are parameter servers these and the workers: TensorFlow's
@@ -95,7 +97,7 @@ PYTORCH = JobAdapter(
     specs="pytorchReplicaSpecs",
     container=names.PYTORCH_CONTAINER,
     kinds=("master", "worker"),
-    first=("master",),
+    leading_types=("master",),
     restart_policy="OnFailure",
 )
 TENSORFLOW = JobAdapter(
@@ -104,7 +106,7 @@ TENSORFLOW = JobAdapter(
     specs="tfReplicaSpecs",
     container=names.TENSORFLOW_CONTAINER,
     kinds=("chief", "master", "worker", "ps", "evaluator"),
-    first=("chief", "master"),
+    leading_types=("chief", "master"),
     restart_policy="Never",
     writes_files=True,
 )

@@ -32,7 +32,7 @@ _COUNT = re.compile("0*[1-9][0-9]{0,8}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Exec:
+class ParsedCommand:
     """``command`` and ``args`` of a container; None where the manifest has no such key."""
 
     command: tuple[str, ...] | None
@@ -44,15 +44,17 @@ class Exec:
         return (self.command or ()) + (self.args or ())
 
 
-def read(container: Mapping[str, Any]) -> Exec:
+def read(container: Mapping[str, Any]) -> ParsedCommand:
     """A container's command and args."""
     command, args = container.get("command"), container.get("args")
-    return Exec(None if command is None else tuple(command), None if args is None else tuple(args))
+    return ParsedCommand(
+        None if command is None else tuple(command), None if args is None else tuple(args)
+    )
 
 
-def write(container: Mapping[str, Any], line: Exec) -> dict[str, Any]:
+def write(container: Mapping[str, Any], command_line: ParsedCommand) -> dict[str, Any]:
     """The container with another command and args."""
-    stated = {"command": line.command, "args": line.args}
+    stated = {"command": command_line.command, "args": command_line.args}
     lists = {key: list(words) for key, words in stated.items() if words is not None}
     kept = {key: value for key, value in container.items() if key in lists or key not in stated}
     return {**kept, **lists}
@@ -64,28 +66,28 @@ def processes_of(stated: object) -> int:
     return int(text) if _COUNT.fullmatch(text) else 1
 
 
-def rewrite(line: Exec, processes: int) -> Exec | str:
+def rewrite(command_line: ParsedCommand, processes: int) -> ParsedCommand | str:
     """Put rover-run in the place of torchrun or python.
 
     Args:
-        line: as the user wrote it.
+        command_line: as the user wrote it.
         processes: training processes of a pod, for a script that is started without torchrun.
 
     Returns:
         The new line, or one sentence saying why it stays.
     """
-    if not line.command:
+    if not command_line.command:
         return "the container has no command: what the image starts by itself is not known"
-    program = posixpath.basename(line.command[0])
+    program = posixpath.basename(command_line.command[0])
     if program == "torchrun":
-        return _spliced(line, ("/bin/sh", RUN_SCRIPT), 1)
+        return _splice(command_line, ("/bin/sh", RUN_SCRIPT), 1)
     if _PYTHON.match(program):
-        return _rewrite_python(line, processes)
+        return _rewrite_python(command_line, processes)
     return f"{program} is neither torchrun nor python; write the command as a list starting so"
 
 
-def _rewrite_python(line: Exec, processes: int) -> Exec | str:
-    argv, position = line.argv, 1
+def _rewrite_python(command_line: ParsedCommand, processes: int) -> ParsedCommand | str:
+    argv, position = command_line.argv, 1
     while position < len(argv) and argv[position].startswith("-"):
         if argv[position] in _SIMPLE_FLAGS or argv[position][:2] in _VALUED_FLAGS:
             position += 2 if argv[position] in _VALUED_FLAGS else 1
@@ -94,20 +96,22 @@ def _rewrite_python(line: Exec, processes: int) -> Exec | str:
     flags, rest = argv[:position], argv[position:]
     module = rest[1] if len(rest) > 1 and rest[0] == "-m" else ""
     if module == "torch.distributed.run":
-        return _spliced(line, (*flags, RUN_MODULE), position + 2)
+        return _splice(command_line, (*flags, RUN_MODULE), position + 2)
     if module == "torch.distributed.launch":
-        return _rewrite_launch(line, (*flags, RUN_MODULE), position + 2)
+        return _rewrite_launch(command_line, (*flags, RUN_MODULE), position + 2)
     if module.split(".")[0] in _LAUNCHERS:
         return f"{module} starts processes of its own; start the script with torchrun instead"
     if module or (rest and not rest[0].startswith("-")):
-        return _spliced(line, (*flags, RUN_MODULE, f"{_PROCESSES}{processes}"), position)
+        return _splice(command_line, (*flags, RUN_MODULE, f"{_PROCESSES}{processes}"), position)
     return f"{' '.join((*flags, *rest[:1]))} names no script or module that rover-run could start"
 
 
-def _rewrite_launch(line: Exec, head: tuple[str, ...], taken: int) -> Exec | str:
+def _rewrite_launch(
+    command_line: ParsedCommand, head: tuple[str, ...], taken: int
+) -> ParsedCommand | str:
     """Without --use-env the old launcher passes --local-rank to the script; rover-run does not."""
     use_env = {"--use-env", "--use_env"}
-    if not use_env.intersection(line.argv[taken:]):
+    if not use_env.intersection(command_line.argv[taken:]):
         return (
             "torch.distributed.launch without --use-env passes --local-rank to the script; "
             "use torchrun, and LOCAL_RANK from the environment"
@@ -116,44 +120,46 @@ def _rewrite_launch(line: Exec, head: tuple[str, ...], taken: int) -> Exec | str
     def without(part: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return None if part is None else tuple(item for item in part if item not in use_env)
 
-    return _spliced(Exec(without(line.command), without(line.args)), head, taken)
+    return _splice(
+        ParsedCommand(without(command_line.command), without(command_line.args)), head, taken
+    )
 
 
-def _spliced(line: Exec, head: tuple[str, ...], taken: int) -> Exec:
+def _splice(command_line: ParsedCommand, head: tuple[str, ...], taken: int) -> ParsedCommand:
     """Replace the first ``taken`` words by head; what stood in args stays in args."""
-    command, args = line.command or (), line.args
+    command, args = command_line.command or (), command_line.args
     if taken > len(command) and args is not None:
         args = args[taken - len(command) :]
-    return Exec(head + command[taken:], args)
+    return ParsedCommand(head + command[taken:], args)
 
 
-def is_rewritten(line: Exec) -> bool:
+def is_rewritten(command_line: ParsedCommand) -> bool:
     """Whether a line starts rover-run from our runtime."""
-    return RUN_SCRIPT in line.argv or RUN_MODULE in line.argv
+    return RUN_SCRIPT in command_line.argv or RUN_MODULE in command_line.argv
 
 
-def restore(line: Exec, recorded: Exec | None) -> Exec:
+def restore(command_line: ParsedCommand, recorded: ParsedCommand | None) -> ParsedCommand:
     """The line as the user wrote it.
 
     Args:
-        line: what stands in the manifest, rewritten or not.
+        command_line: what stands in the manifest, rewritten or not.
         recorded: the original from the annotation; used only if it is the one that became
-            ``line``, so that an edit of the rewritten line is not lost.
+            ``command_line``, so that an edit of the rewritten line is not lost.
     """
-    if not is_rewritten(line):
-        return line
+    if not is_rewritten(command_line):
+        return command_line
     if recorded is not None:
         again = rewrite(recorded, 1)
-        if isinstance(again, Exec) and _comparable(again) == _comparable(line):
+        if isinstance(again, ParsedCommand) and _comparable(again) == _comparable(command_line):
             return recorded
-    argv = line.argv
+    argv = command_line.argv
     if RUN_SCRIPT in argv:
-        return _spliced(line, ("torchrun",), argv.index(RUN_SCRIPT) + 1)
+        return _splice(command_line, ("torchrun",), argv.index(RUN_SCRIPT) + 1)
     place = argv.index(RUN_MODULE)
-    return _spliced(line, (*argv[:place], "-m", "torch.distributed.run"), place + 1)
+    return _splice(command_line, (*argv[:place], "-m", "torch.distributed.run"), place + 1)
 
 
-def _comparable(line: Exec) -> object:
+def _comparable(command_line: ParsedCommand) -> object:
     """The line without the number of processes, which follows the job's spec."""
 
     def strip(part: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -165,10 +171,10 @@ def _comparable(line: Exec) -> object:
             if not (before == RUN_MODULE and word.startswith(_PROCESSES))
         )
 
-    return strip(line.command), strip(line.args)
+    return strip(command_line.command), strip(command_line.args)
 
 
-def record(lines: Mapping[str, Exec]) -> str:
+def record(lines: Mapping[str, ParsedCommand]) -> str:
     """The annotation's text: command and args by replica type as the manifest writes it."""
     plain = {
         key: {
@@ -181,7 +187,7 @@ def record(lines: Mapping[str, Exec]) -> str:
     return json.dumps(plain, sort_keys=True)
 
 
-def recorded(manifest: Manifest) -> dict[str, Exec]:
+def recorded(manifest: Manifest) -> dict[str, ParsedCommand]:
     """The originals that the annotation holds; empty if it is missing or unreadable."""
     annotations = manifest["metadata"].get("annotations") or {}
     try:

@@ -29,11 +29,11 @@ from rover_kf.injection import (
 from rover_kf.injection.adapters import JobAdapter, adapter_for
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.injection.validation import validate
-from rover_kf.system.html_tables import Shown
+from rover_kf.system.html_tables import NotebookTable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Injected(Shown):
+class Injected(NotebookTable):
     """What came out."""
 
     manifest: dict[str, Any]
@@ -89,11 +89,15 @@ def inject(
         specs[item.replica.key], told = _apply_replica(item)
         warnings += told
     spec = lifecycle.apply_job(
-        {**bare["spec"], adapter.specs: specs}, injection_plan.fewest_pods(plans)
+        {**bare["spec"], adapter.specs: specs}, injection_plan.min_pods(plans)
     )
     warnings += validate.storage_warnings(plans)
     done = {**bare, "metadata": _metadata(bare["metadata"], plans, specs), "spec": spec}
-    notes = tuple(lifecycle.grace_told(item) for item in plans if item.world.path(policy))
+    notes = tuple(
+        lifecycle.describe_termination_grace(item)
+        for item in plans
+        if item.world.checkpoint_path(policy)
+    )
     return Injected(copy.deepcopy(done), tuple(warnings), notes)
 
 
@@ -130,7 +134,7 @@ def is_injected(manifest: Manifest) -> bool:
     return names.INJECTED_ANNOTATION in (manifest["metadata"].get("annotations") or {})
 
 
-def pinned(
+def pin_image(
     settings: InjectionSettings, manifest: Manifest, adapter: JobAdapter
 ) -> InjectionSettings:
     """The settings with the sidecar's image that the job already has.
@@ -143,7 +147,7 @@ def pinned(
 
 def _apply_replica(item: injection_plan.ReplicaPlan) -> tuple[dict[str, Any], tuple[Event, ...]]:
     spec, warnings = lifecycle.apply_replica(item.replica.spec, item)
-    template = sidecar_container.exclude_from_mesh(spec["template"])
+    template = sidecar_container.exclude_ports(spec["template"])
     pod = trainer_container.apply(template["spec"], item)
     pod = volumes.apply(pod, item)
     pod = sidecar_container.apply(pod, item)

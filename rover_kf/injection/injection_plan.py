@@ -26,20 +26,20 @@ SIDECAR_USER = 65532
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class World:
+class WorldSpec:
     """The pods that train together, or one that is a world of its own (JobAdapter.alone)."""
 
-    first: str
+    coordinator_type: str
     """Replica type of the pod that coordinates it."""
     masters: int = 1
     workers: int = 0
     min_workers: int = 0
     max_workers: int = 0
-    alone: bool = False
+    standalone: bool = False
 
-    def path(self, policy: RoverPolicy) -> str | None:
+    def checkpoint_path(self, policy: RoverPolicy) -> str | None:
         """Where its checkpoints go; one that is alone has none."""
-        return None if self.alone else policy.checkpoint.path
+        return None if self.standalone else policy.checkpoint.path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ReplicaPlan:
     adapter: JobAdapter
     job: str
     """Empty if the API server makes the name up (generateName)."""
-    world: World
+    world: WorldSpec
     arena_bytes: int
     scratch_bytes: int
     """Of files that a framework writes into the shared volume before they are saved."""
@@ -62,7 +62,7 @@ class ReplicaPlan:
     group: int | None
     guaranteed: bool
     """Every container of the pod has limits equal to its requests."""
-    rewritten: command.Exec | None
+    rewritten: command.ParsedCommand | None
     """None leaves the trainer's command as it is."""
     not_rewritten: str
     """Why, if it does."""
@@ -70,9 +70,9 @@ class ReplicaPlan:
     """Of a TFJob whose workers come and go: all addresses that it may ever have (tfjob.py)."""
     ledger: str = ""
     """Replica type of the pod that lends it records, where that is of another world."""
-    keeper: str = ""
+    replica_holder: str = ""
     """Replica type of the pod of another world that keeps a copy of its newest save."""
-    keeps: str = ""
+    holds_replica_of: str = ""
     """Replica type of the pod of another world whose newest save it keeps."""
 
     @property
@@ -81,34 +81,34 @@ class ReplicaPlan:
         return self.adapter.container
 
     @property
-    def serves(self) -> bool:
+    def is_server(self) -> bool:
         """Whether its pods are servers that others drive.
 
         Evaluators are not, nor are workers that come and go: each is a client of its own.
         """
         kinds = ("ps",) if self.cluster else ("worker", "ps")
-        return self.world.alone and self.replica.kind in kinds
+        return self.world.standalone and self.replica.kind in kinds
 
     @property
     def key_secret(self) -> str | None:
         """The Secret with the keys of the bucket that checkpoints go to; None: there is none."""
         stated = self.policy.checkpoint.secret
-        return stated if storage_mount.is_url(self.world.path(self.policy)) else None
+        return stated if storage_mount.is_url(self.world.checkpoint_path(self.policy)) else None
 
 
 def plan_replicas(
     manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy, settings: InjectionSettings
 ) -> tuple[ReplicaPlan, ...]:
     """Plan every replica type of a validated job without our own parts."""
-    together, alone = _world(manifest, adapter, policy), adapter.alone(manifest)
+    together, alone = _world(manifest, adapter, policy), adapter.standalone_types(manifest)
     metadata, spec = manifest["metadata"], manifest["spec"]
     processes = command.processes_of(spec.get("nprocPerNode"))
     dynamic = adapter is TENSORFLOW and tfjob_rules.is_dynamic(manifest)
-    cluster = tfjob_rules.cluster(manifest, policy.scaling.max or 0) if dynamic else ""
+    cluster = tfjob_rules.dynamic_cluster_spec(manifest, policy.scaling.max or 0) if dynamic else ""
     copies = policy.checkpoint.peer_copy == "on"
     plans = []
     for replica in adapter.replicas(manifest):
-        world = World(replica.kind, alone=True) if replica.kind in alone else together
+        world = WorldSpec(replica.kind, standalone=True) if replica.kind in alone else together
         trainer = adapter.trainer(replica)
         pod = replica.spec["template"]["spec"]
         user, group = _identity(trainer, pod)
@@ -122,40 +122,42 @@ def plan_replicas(
                 job="" if metadata.get("generateName") else metadata["name"],
                 world=world,
                 **_memory(manifest, adapter, replica, policy, world),
-                storage_mount=storage_mount.covering_mount(trainer, world.path(policy)),
+                storage_mount=storage_mount.covering_mount(trainer, world.checkpoint_path(policy)),
                 user=user,
                 group=group,
                 guaranteed=all(_is_guaranteed(item) for item in pod["containers"]),
                 rewritten=None if isinstance(rewritten, str) else rewritten,
                 not_rewritten=rewritten if isinstance(rewritten, str) else "",
                 cluster=cluster,
-                ledger=together.first if dynamic and replica.kind == "worker" else "",
-                keeper="ps" if copies and replica.kind == together.first else "",
-                keeps=together.first if copies and replica.kind == "ps" else "",
+                ledger=together.coordinator_type if dynamic and replica.kind == "worker" else "",
+                replica_holder="ps" if copies and replica.kind == together.coordinator_type else "",
+                holds_replica_of=together.coordinator_type
+                if copies and replica.kind == "ps"
+                else "",
             )
         )
     return tuple(plans)
 
 
-def _world(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> World:
+def _world(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> WorldSpec:
     """Of the pods that are not alone."""
-    alone = adapter.alone(manifest)
+    alone = adapter.standalone_types(manifest)
     kinds = [item.kind for item in adapter.replicas(manifest) if item.kind not in alone]
     if "worker" not in kinds:
-        return World(kinds[0], adapter.masters(manifest))
+        return WorldSpec(kinds[0], adapter.masters(manifest))
     low, high = sizing.worker_bounds(manifest, policy, adapter)
     masters, workers = adapter.masters(manifest), adapter.workers(manifest)
-    return World(kinds[0], masters, workers, low, high)
+    return WorldSpec(kinds[0], masters, workers, low, high)
 
 
 def _memory(
-    manifest: Manifest, adapter: JobAdapter, replica: Replica, policy: RoverPolicy, world: World
+    manifest: Manifest, adapter: JobAdapter, replica: Replica, policy: RoverPolicy, world: WorldSpec
 ) -> dict[str, int]:
     """Bytes of slots and of a framework's own files beside them."""
-    if world.alone:
+    if world.standalone:
         kept = 0
         if replica.kind == "ps" and policy.checkpoint.peer_copy == "on":
-            kept = _slot_of_first(manifest, adapter, policy)
+            kept = _first_pod_slot_bytes(manifest, adapter, policy)
         return {"arena_bytes": sizing.MIB + kept, "scratch_bytes": 0}
     trainer = adapter.trainer(replica)
     stated = manifest_memory.stated(manifest, replica.key, trainer)
@@ -163,10 +165,10 @@ def _memory(
     return {"arena_bytes": arena, "scratch_bytes": arena // 2 if adapter.writes_files else 0}
 
 
-def _slot_of_first(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> int:
+def _first_pod_slot_bytes(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> int:
     """Bytes of one of the two slots of the job's first pod."""
     world, replicas = _world(manifest, adapter, policy), adapter.replicas(manifest)
-    first = next(item for item in replicas if item.kind == world.first)
+    first = next(item for item in replicas if item.kind == world.coordinator_type)
     return _memory(manifest, adapter, first, policy, world)["arena_bytes"] // 2
 
 
@@ -187,10 +189,10 @@ def _is_guaranteed(container: Mapping[str, Any]) -> bool:
     return all(key in limits and limits[key] == requests[key] for key in ("cpu", "memory"))
 
 
-def fewest_pods(plans: Sequence[ReplicaPlan]) -> int:
+def min_pods(plans: Sequence[ReplicaPlan]) -> int:
     """How many pods of a job a gang scheduler has to start together."""
-    alone = sum(item.replica.replicas for item in plans if item.world.alone)
-    together = next(item.world for item in plans if not item.world.alone)
+    alone = sum(item.replica.replicas for item in plans if item.world.standalone)
+    together = next(item.world for item in plans if not item.world.standalone)
     return together.masters + together.min_workers + alone
 
 
@@ -200,8 +202,8 @@ def coordinator_of(plan: ReplicaPlan) -> str:
     The kubelet replaces ``$(NAME)`` in a variable's value by a variable that stands before it.
     """
     job = plan.job or f"$({names.ENV_JOB})"
-    index = f"$({names.ENV_REPLICA_INDEX})" if plan.world.alone else "0"
-    return f"{job}-{plan.world.first}-{index}"
+    index = f"$({names.ENV_REPLICA_INDEX})" if plan.world.standalone else "0"
+    return f"{job}-{plan.world.coordinator_type}-{index}"
 
 
 def first_pod_of(plan: ReplicaPlan, kind: str) -> str:

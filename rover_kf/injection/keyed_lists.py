@@ -11,7 +11,7 @@ Item = Mapping[str, Any]
 Tree = Mapping[str, Any]
 
 
-def filtered(owner: Tree, key: str, keep: Callable[[Item], bool]) -> dict[str, Any]:
+def filter_items(owner: Tree, key: str, keep: Callable[[Item], bool]) -> dict[str, Any]:
     """The owner with only the items to keep; a list that becomes empty by it is left out."""
     items = owner.get(key)
     if not items:
@@ -22,13 +22,15 @@ def filtered(owner: Tree, key: str, keep: Callable[[Item], bool]) -> dict[str, A
     return {name: value for name, value in owner.items() if name != key}
 
 
-def extended(
+def extend_items(
     owner: Tree, key: str, *, first: Sequence[Item] = (), last: Sequence[Item] = ()
 ) -> dict[str, Any]:
     """The owner with items put before and after those that it has."""
     return {**owner, key: [*first, *(owner.get(key) or ()), *last]}
 
 
-def replaced(owner: Tree, key: str, name: str, change: Callable[[Item], Item]) -> dict[str, Any]:
+def replace_item(
+    owner: Tree, key: str, name: str, change: Callable[[Item], Item]
+) -> dict[str, Any]:
     """The owner with the item of that name changed."""
     return {**owner, key: [change(i) if i.get("name") == name else i for i in owner[key]]}

@@ -16,7 +16,7 @@ from rover_kf.api.jobs import Event
 from rover_kf.injection import keyed_lists
 from rover_kf.injection.injection_plan import ReplicaPlan
 
-GRACE_SECONDS, MOST_GRACE_SECONDS = 30, 600
+GRACE_SECONDS, MAX_GRACE_SECONDS = 30, 600
 """Between SIGTERM and SIGKILL; the least is Kubernetes' own default."""
 _MIB = 1 << 20
 BYTES_PER_SECOND = 100e6
@@ -57,16 +57,16 @@ def grace_seconds(
         storage_rate: bytes a second that storage takes of a pod; None: it was not measured.
     """
     persist = math.ceil(arena_bytes / 2 / (storage_rate or BYTES_PER_SECOND))
-    needed = min(names.DRAIN_SECONDS + persist + names.END_SECONDS, MOST_GRACE_SECONDS)
+    needed = min(names.DRAIN_SECONDS + persist + names.END_SECONDS, MAX_GRACE_SECONDS)
     return max(pod.get("terminationGracePeriodSeconds") or 0, needed, GRACE_SECONDS)
 
 
-def grace_of(pod: keyed_lists.Tree, plan: ReplicaPlan) -> int:
+def termination_grace(pod: keyed_lists.Tree, plan: ReplicaPlan) -> int:
     """The same of a replica type's pods, by its job's policy."""
     return grace_seconds(pod, plan.arena_bytes, plan.policy.checkpoint.storage_bandwidth)
 
 
-def grace_told(plan: ReplicaPlan) -> str:
+def describe_termination_grace(plan: ReplicaPlan) -> str:
     """One line for a person: how long a pod may take to end, and by which figures."""
     rate = plan.policy.checkpoint.storage_bandwidth
     basis = (
@@ -74,7 +74,7 @@ def grace_told(plan: ReplicaPlan) -> str:
         if rate
         else "assumed: no run has shown what this storage takes"
     )
-    seconds = grace_of(plan.replica.spec["template"]["spec"], plan)
+    seconds = termination_grace(plan.replica.spec["template"]["spec"], plan)
     return (
         f"{plan.replica.path}: a pod has {seconds} s to end, for a snapshot of up to "
         f"{plan.arena_bytes / 2 / _MIB:.0f} MiB at {(rate or BYTES_PER_SECOND) / 1e6:.0f} MB/s "
@@ -84,7 +84,7 @@ def grace_told(plan: ReplicaPlan) -> str:
 
 def apply_pod(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Leave enough time to end; where the default is enough it stays unwritten."""
-    needed = grace_of(pod, plan)
+    needed = termination_grace(pod, plan)
     if needed == GRACE_SECONDS and pod.get("terminationGracePeriodSeconds") is None:
         return dict(pod)
     return {**pod, "terminationGracePeriodSeconds": needed}

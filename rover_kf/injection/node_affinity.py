@@ -18,7 +18,7 @@ _KEY, _OPERATOR = "metadata.name", "NotIn"
 Tree = Mapping[str, Any]
 
 
-def left_out(pod: Tree) -> frozenset[str]:
+def excluded_nodes(pod: Tree) -> frozenset[str]:
     """Nodes that every alternative leaves out.
 
     Args:
@@ -28,19 +28,21 @@ def left_out(pod: Tree) -> frozenset[str]:
     return frozenset.intersection(*alternatives) if alternatives else frozenset()
 
 
-def leave_out(pod: Tree, nodes: Collection[str], *, no_more: Collection[str] = ()) -> Tree | None:
+def exclude_nodes(
+    pod: Tree, nodes: Collection[str], *, readmit: Collection[str] = ()
+) -> Tree | None:
     """The merge patch of the template's ``spec`` that leaves those nodes out; None if it does.
 
     Args:
         pod: the template's ``spec``.
         nodes: to leave out.
-        no_more: nodes that were left out before and may be used again.
+        readmit: nodes that were left out before and may be used again.
     """
     before = _terms(pod)
     after = [_with({}, nodes)] if nodes and not before else []
     for term in before:
         # A term that requires nothing matches no node, and must not begin to match one.
-        changed = _with(_without(term, no_more), nodes) if _requires(term) else term
+        changed = _with(_without(term, readmit), nodes) if _requires(term) else term
         if changed or not _requires(term):
             after.append(changed)
     if after == before:

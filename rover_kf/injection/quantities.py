@@ -14,7 +14,7 @@ _QUANTITY = re.compile(
     r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE]?)$"
 )
 _DURATION = re.compile(r"^([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h|)$")
-MOST = decimal.Decimal(2**63 - 1)
+MAX_QUANTITY = decimal.Decimal(2**63 - 1)
 """Kubernetes' own bound of a quantity; a duration may have as many seconds."""
 _LONGEST = 64
 """Characters: what is longer is no number that anybody meant."""
@@ -48,7 +48,7 @@ def parse(value: object) -> decimal.Decimal:
         found = number.scaleb(_DECIMAL[suffix])
     else:
         found = number.scaleb(int(suffix[1:]))
-    if abs(found) > MOST:
+    if abs(found) > MAX_QUANTITY:
         raise ValueError(f"{str(value)[:_LONGEST]!r} is above 2^63 - 1")
     return found
 
@@ -90,7 +90,7 @@ def parse_seconds(value: object) -> float:
     if not match:
         raise ValueError(f"{str(value)[:_LONGEST]!r} is no duration")
     found = decimal.Decimal(match[1]) * _SECONDS[match[2]]
-    if found > MOST:
+    if found > MAX_QUANTITY:
         raise ValueError(f"{str(value)[:_LONGEST]!r} is above 2^63 - 1 seconds")
     return float(found)
 

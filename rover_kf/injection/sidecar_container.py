@@ -13,7 +13,7 @@ from rover_kf.injection import command, keyed_lists, resources, security, volume
 from rover_kf.injection.adapters import JobAdapter
 from rover_kf.injection.injection_plan import ReplicaPlan, coordinator_of, first_pod_of
 
-INIT_COMMAND = ("python", "-m", "rover_kf.sidecar.runtime", command.RUNTIME)
+RUNTIME_COMMAND = ("python", "-m", "rover_kf.sidecar.runtime", command.RUNTIME)
 
 
 def init_container(plan: ReplicaPlan) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def init_container(plan: ReplicaPlan) -> dict[str, Any]:
         "name": names.RUNTIME_CONTAINER,
         "image": plan.settings.sidecar_image,
         "imagePullPolicy": plan.settings.image_pull_policy,
-        "command": list(INIT_COMMAND),
+        "command": list(RUNTIME_COMMAND),
         "resources": resources.runtime(plan),
         "securityContext": security.container_context(plan),
         "volumeMounts": [volumes.MOUNT],
@@ -35,7 +35,7 @@ ANNOTATIONS = (
 )
 
 
-def exclude_from_mesh(template: Mapping[str, Any]) -> dict[str, Any]:
+def exclude_ports(template: Mapping[str, Any]) -> dict[str, Any]:
     """Exclude the port by the pod's annotations, beside ports that are excluded already."""
     metadata = template.get("metadata") or {}
     stated = metadata.get("annotations") or {}
@@ -50,7 +50,7 @@ def exclude_from_mesh(template: Mapping[str, Any]) -> dict[str, Any]:
 COMMAND = ("python", "-m", "rover_kf.sidecar")
 
 
-OURS = {names.RUNTIME_CONTAINER: INIT_COMMAND, names.SIDECAR_CONTAINER: COMMAND}
+MANAGED = {names.RUNTIME_CONTAINER: RUNTIME_COMMAND, names.SIDECAR_CONTAINER: COMMAND}
 
 
 def container(plan: ReplicaPlan) -> dict[str, Any]:
@@ -97,14 +97,14 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
     values = {
         names.ENV_COORDINATOR: coordinator_of(plan),
         names.ENV_LEDGER: first_pod_of(plan, plan.ledger),
-        names.ENV_KEEPER: first_pod_of(plan, plan.keeper),
-        names.ENV_KEEPS: first_pod_of(plan, plan.keeps),
+        names.ENV_KEEPER: first_pod_of(plan, plan.replica_holder),
+        names.ENV_KEEPS: first_pod_of(plan, plan.holds_replica_of),
         names.ENV_NODES: world.masters + world.workers,
         names.ENV_MIN_NODES: world.masters + world.min_workers,
         names.ENV_MAX_NODES: world.masters + world.max_workers,
         names.ENV_SIZES: ",".join(map(str, _sizes(plan))),
         names.ENV_MASTERS: world.masters,
-        names.ENV_CHECKPOINT_PATH: world.path(policy) or "",
+        names.ENV_CHECKPOINT_PATH: world.checkpoint_path(policy) or "",
         names.ENV_CHECKPOINT_BANDWIDTH: policy.checkpoint.bandwidth or "",
         names.ENV_CHECKPOINT_REPLICA_BANDWIDTH: policy.checkpoint.replica_bandwidth or "",
         names.ENV_CHECKPOINT_EVERY: policy.checkpoint.every,
@@ -154,24 +154,24 @@ def job_variables(plan: ReplicaPlan) -> list[dict[str, Any]]:
 def apply(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Put our init container and sidecar before the user's: theirs may wait for a peer's."""
     first = (init_container(plan), container(plan))
-    return keyed_lists.extended(pod, "initContainers", first=first)
+    return keyed_lists.extend_items(pod, "initContainers", first=first)
 
 
 def remove(pod: keyed_lists.Tree) -> dict[str, Any]:
     """Take them away again."""
-    return keyed_lists.filtered(pod, "initContainers", lambda item: not is_ours(item))
+    return keyed_lists.filter_items(pod, "initContainers", lambda item: not is_managed(item))
 
 
-def is_ours(item: keyed_lists.Item) -> bool:
+def is_managed(item: keyed_lists.Item) -> bool:
     """Whether an init container is one that apply() wrote, not a user's of the same name."""
-    return tuple(item.get("command") or ()) == OURS.get(str(item.get("name")))
+    return tuple(item.get("command") or ()) == MANAGED.get(str(item.get("name")))
 
 
 def image_of(manifest: Manifest, adapter: JobAdapter) -> str | None:
     """Image of the sidecar in an injected job; None if there is none."""
     for replica in adapter.replicas(manifest):
         for item in replica.spec["template"]["spec"].get("initContainers") or ():
-            if item.get("name") == names.SIDECAR_CONTAINER and is_ours(item):
+            if item.get("name") == names.SIDECAR_CONTAINER and is_managed(item):
                 return str(item.get("image"))
     return None
 

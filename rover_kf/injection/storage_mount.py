@@ -11,7 +11,7 @@ from typing import Any
 
 from rover_kf.api import names
 
-_OF_A_POD = ("emptyDir", "ephemeral")
+_PER_POD_VOLUMES = ("emptyDir", "ephemeral")
 _NAMESPACED = ("persistentVolumeClaim", "ephemeral")
 
 
@@ -66,7 +66,7 @@ def volume_of(pod: Mapping[str, Any], mount: Mapping[str, Any]) -> Mapping[str, 
     return next((item for item in volumes if item.get("name") == mount.get("name")), {})
 
 
-def of_a_pod(pod: Mapping[str, Any], mount: Mapping[str, Any]) -> str:
+def per_pod_volume_type(pod: Mapping[str, Any], mount: Mapping[str, Any]) -> str:
     """The type of the volume behind a mount if each pod has its own; empty if pods may share it."""
     volume = volume_of(pod, mount)
-    return next((kind for kind in _OF_A_POD if kind in volume), "")
+    return next((kind for kind in _PER_POD_VOLUMES if kind in volume), "")

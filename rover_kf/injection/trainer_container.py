@@ -12,7 +12,7 @@ from rover_kf.injection import command, keyed_lists, lifecycle, sidecar_containe
 from rover_kf.injection.injection_plan import ReplicaPlan
 
 PYTHONPATH = "PYTHONPATH"
-_OURS = (
+_MANAGED = (
     names.ENV_HOME,
     names.ENV_CHECKPOINT_EVERY,
     names.ENV_CHECKPOINT_COPY_PER,
@@ -30,7 +30,7 @@ def apply(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Rewrite the command if it can be, and set the environment."""
 
     def change(trainer: keyed_lists.Item) -> keyed_lists.Item:
-        grace = lifecycle.grace_of(pod, plan)
+        grace = lifecycle.termination_grace(pod, plan)
         variables: list[dict[str, Any]] = [
             {"name": names.ENV_HOME, "value": names.HOME},
             {"name": names.ENV_CHECKPOINT_EVERY, "value": str(plan.policy.checkpoint.every)},
@@ -40,7 +40,7 @@ def apply(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
             variables.append(copy)
         if grace != lifecycle.GRACE_SECONDS:
             variables.append({"name": names.ENV_GRACE, "value": str(grace)})
-        if plan.serves:
+        if plan.is_server:
             variables.append({"name": names.ENV_SERVES, "value": "1"})
         if plan.policy.memory.max is not None:
             most = str(plan.policy.memory.max)
@@ -49,34 +49,36 @@ def apply(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
             variables += sidecar_container.job_variables(plan)
             variables.append({"name": names.ENV_TF_CLUSTER, "value": plan.cluster})
         variables += _shards(plan)
-        ours = keyed_lists.extended(trainer, "env", last=variables)
+        ours = keyed_lists.extend_items(trainer, "env", last=variables)
         if plan.rewritten is not None:
             return command.write(ours, plan.rewritten)
         # Without our launcher nothing else makes ``import rover_kf`` find the runtime.
         return _with_python_path(ours)
 
-    return keyed_lists.replaced(pod, "containers", plan.container, change)
+    return keyed_lists.replace_item(pod, "containers", plan.container, change)
 
 
-def remove(pod: keyed_lists.Tree, container: str, recorded: command.Exec | None) -> dict[str, Any]:
+def remove(
+    pod: keyed_lists.Tree, container: str, recorded: command.ParsedCommand | None
+) -> dict[str, Any]:
     """The trainer as its user wrote it."""
 
     def change(trainer: keyed_lists.Item) -> keyed_lists.Item:
-        bare = keyed_lists.filtered(
-            _without_python_path(trainer), "env", lambda item: item.get("name") not in _OURS
+        bare = keyed_lists.filter_items(
+            _without_python_path(trainer), "env", lambda item: item.get("name") not in _MANAGED
         )
         line = command.read(bare)
         if not command.is_rewritten(line):
             return bare
         return command.write(bare, command.restore(line, recorded))
 
-    return keyed_lists.replaced(pod, "containers", container, change)
+    return keyed_lists.replace_item(pod, "containers", container, change)
 
 
 def _shards(plan: ReplicaPlan) -> list[dict[str, Any]]:
     """The job's folder for what its servers write, for whoever tells them to."""
     stated = plan.policy.checkpoint.shards
-    if stated is None or plan.world.alone:
+    if stated is None or plan.world.standalone:
         return []
     known = [] if plan.job else sidecar_container.job_variables(plan)
     value = f"{stated.rstrip('/')}/{plan.job or f'$({names.ENV_JOB})'}"
@@ -87,7 +89,7 @@ def _with_python_path(trainer: Mapping[str, Any]) -> dict[str, Any]:
     """Our folder before the user's own; a value that comes from elsewhere is left alone."""
     variables = trainer.get("env") or ()
     if not any(item.get("name") == PYTHONPATH for item in variables):
-        return keyed_lists.extended(
+        return keyed_lists.extend_items(
             trainer, "env", last=({"name": PYTHONPATH, "value": command.RUNTIME},)
         )
 
@@ -97,14 +99,14 @@ def _with_python_path(trainer: Mapping[str, Any]) -> dict[str, Any]:
         own = item.get("value") or ""
         return {**item, "value": f"{command.RUNTIME}:{own}"}
 
-    return keyed_lists.replaced(trainer, "env", PYTHONPATH, prefix)
+    return keyed_lists.replace_item(trainer, "env", PYTHONPATH, prefix)
 
 
 def _without_python_path(trainer: Mapping[str, Any]) -> dict[str, Any]:
     mine = {"name": PYTHONPATH, "value": command.RUNTIME}
     if not trainer.get("env"):
         return dict(trainer)
-    bare = keyed_lists.filtered(trainer, "env", lambda item: dict(item) != mine)
+    bare = keyed_lists.filter_items(trainer, "env", lambda item: dict(item) != mine)
     if not bare.get("env"):
         return bare
 
@@ -114,4 +116,4 @@ def _without_python_path(trainer: Mapping[str, Any]) -> dict[str, Any]:
             return item
         return {**item, "value": own[len(command.RUNTIME) + 1 :]}
 
-    return keyed_lists.replaced(bare, "env", PYTHONPATH, shorten)
+    return keyed_lists.replace_item(bare, "env", PYTHONPATH, shorten)

@@ -37,7 +37,7 @@ def _item(key: str, path: str) -> dict[str, str]:
 _PAIR = [_item(name, name) for name in (names.TLS_CERTIFICATE, names.TLS_KEY)]
 
 
-def is_ours(volume: keyed_lists.Item) -> bool:
+def is_managed(volume: keyed_lists.Item) -> bool:
     """Whether a volume is one that apply() wrote, not a user's of the same name."""
     if volume.get("name") == names.VOLUME:
         return (volume.get("emptyDir") or {}).get("medium") == "Memory"
@@ -54,7 +54,7 @@ def is_ours(volume: keyed_lists.Item) -> bool:
     return False
 
 
-def is_our_mount(mount: keyed_lists.Item) -> bool:
+def is_managed_mount(mount: keyed_lists.Item) -> bool:
     """Whether a trainer's mount is the shared volume's."""
     return dict(mount) == MOUNT
 
@@ -65,22 +65,22 @@ def apply(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     shared = {"name": names.VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
     keys = (_keys(plan.key_secret),) if plan.key_secret else ()
     tls = (_certificates(plan.policy.tls),) if plan.policy.tls.secret else ()
-    return keyed_lists.replaced(
-        keyed_lists.extended(pod, "volumes", last=(shared, _tokens(), *keys, *tls)),
+    return keyed_lists.replace_item(
+        keyed_lists.extend_items(pod, "volumes", last=(shared, _tokens(), *keys, *tls)),
         "containers",
         plan.container,
-        lambda trainer: keyed_lists.extended(trainer, "volumeMounts", last=(MOUNT,)),
+        lambda trainer: keyed_lists.extend_items(trainer, "volumeMounts", last=(MOUNT,)),
     )
 
 
 def remove(pod: keyed_lists.Tree, container: str) -> dict[str, Any]:
     """Take them away again."""
-    return keyed_lists.replaced(
-        keyed_lists.filtered(pod, "volumes", lambda volume: not is_ours(volume)),
+    return keyed_lists.replace_item(
+        keyed_lists.filter_items(pod, "volumes", lambda volume: not is_managed(volume)),
         "containers",
         container,
-        lambda trainer: keyed_lists.filtered(
-            trainer, "volumeMounts", lambda m: not is_our_mount(m)
+        lambda trainer: keyed_lists.filter_items(
+            trainer, "volumeMounts", lambda m: not is_managed_mount(m)
         ),
     )
 

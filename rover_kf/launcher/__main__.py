@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.launcher import arguments, settings
-from rover_kf.launcher.agent import Agent, say
+from rover_kf.launcher.agent import Agent, log_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,21 +24,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         known = settings.read(os.environ)
     except errors.InputError as error:
-        say(str(error))
+        log_line(str(error))
         return names.EXIT_USAGE
-    if known.home is None:
-        say(f"{names.ENV_HOME} is not set, so this is no pod of rover-kf: torchrun takes over")
+    if known.shared_dir is None:
+        log_line(f"{names.ENV_HOME} is not set, so this is no pod of rover-kf: torchrun takes over")
         torchrun = [sys.executable, "-m", "torch.distributed.run", *command]
         os.execv(sys.executable, torchrun)  # noqa: S606 - becoming torchrun is the purpose
     try:
         launch = arguments.parse(command, known.inherited)
     except errors.InputError as error:
-        say(str(error))
+        log_line(str(error))
         return names.EXIT_USAGE
     if launch.ignored:
         options = ", ".join(f"--{option}" for option in launch.ignored)
-        say(f"no effect here, the coordinator forms the world: {options}")
-    return Agent(launch, known, known.home).run()
+        log_line(f"no effect here, the coordinator forms the world: {options}")
+    return Agent(launch, known, known.shared_dir).run()
 
 
 if __name__ == "__main__":

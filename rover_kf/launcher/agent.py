@@ -30,40 +30,40 @@ from rover_kf.api.membership import (
     Member,
     Round,
 )
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.launcher import oom_kills, state_handover
-from rover_kf.launcher.arguments import Launch
-from rover_kf.launcher.event_loop import Errands, Stop, ZygoteLost
-from rover_kf.launcher.node_check_client import pass_check
-from rover_kf.launcher.round_runner import Ended, Session
+from rover_kf.launcher.arguments import LaunchSpec
+from rover_kf.launcher.event_loop import EventLoop, StopRequested, ZygoteLost
+from rover_kf.launcher.node_check_client import run_node_check
+from rover_kf.launcher.round_runner import RoundResult, RoundRunner
 from rover_kf.launcher.settings import LauncherSettings
-from rover_kf.launcher.sidecar_requests import SidecarClient
-from rover_kf.launcher.worker_group import Crew
-from rover_kf.launcher.zygote_client import Nursery
+from rover_kf.launcher.sidecar_requests import SidecarConnector
+from rover_kf.launcher.worker_group import WorkerGroup
+from rover_kf.launcher.zygote_client import ZygoteClient
 
 # To start again at once would only be killed again, until the budget of restarts is spent: the
 # controller hears of the kill at its next look, and the kubelet takes a moment to give what it
 # asks.
-PATIENCE_SECONDS = 9.0
+RAISE_TIMEOUT_SECONDS = 9.0
 
 
 """After that training goes on with what there is: no controller may be there, or no room. The
 others take a pod that says nothing for longer than that for lost (elastic.limits: stop_lease)."""
 
 
-LOOK_SECONDS = 0.1
+LIMIT_POLL_SECONDS = 0.1
 
 
 """The kernel tells nobody of a raised limit."""
 
 
-def wait(errands: Errands, limit: int, most: int) -> float:
+def wait_for_limit_raise(event_loop: EventLoop, limit: int, max_limit: int) -> float:
     """Return when the container may use more than it could when its process was killed.
 
     Args:
-        errands: go on meanwhile.
+        event_loop: go on meanwhile.
         limit: bytes that it could use then; 0: not known, nothing is waited for.
-        most: bytes that the limit may be raised to; 0: it is not raised.
+        max_limit: bytes that the limit may be raised to; 0: it is not raised.
 
     Returns:
         Seconds that were waited.
@@ -72,10 +72,10 @@ def wait(errands: Errands, limit: int, most: int) -> float:
         Stop: the pod ends.
     """
     began = time.monotonic()
-    if not limit or limit >= most:
+    if not limit or limit >= max_limit:
         return 0.0
-    while time.monotonic() - began < PATIENCE_SECONDS and oom_kills.limit() <= limit:
-        errands.pause(LOOK_SECONDS)
+    while time.monotonic() - began < RAISE_TIMEOUT_SECONDS and oom_kills.limit() <= limit:
+        event_loop.pause(LIMIT_POLL_SECONDS)
     return time.monotonic() - began
 
 
@@ -115,151 +115,157 @@ IDLE_SECONDS = 2.0
 class Agent:
     """One run of rover-run in a pod of ours."""
 
-    def __init__(self, launch: Launch, settings: LauncherSettings, home: pathlib.Path) -> None:
+    def __init__(
+        self, launch: LaunchSpec, settings: LauncherSettings, shared_dir: pathlib.Path
+    ) -> None:
         events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.launch, self.home = launch, home
+        self.launch, self.shared_dir = launch, shared_dir
         self.grace_seconds = settings.grace_seconds
-        self.most_memory, self.serves = settings.most_memory, settings.serves
-        self.crew = Crew(Nursery(events), settings.inherited)
-        self.errands = Errands(SidecarClient(home), events, self.crew.note)
+        self.max_memory, self.serves = settings.max_memory, settings.serves
+        self.worker_group = WorkerGroup(ZygoteClient(events), settings.inherited)
+        self.event_loop = EventLoop(
+            SidecarConnector(shared_dir), events, self.worker_group.on_event
+        )
         self.incarnation = uuid.uuid4().hex[:12]
         self.last_round = 0
         self._pod = ""
 
     def run(self) -> int:
         """Everything; returns the exit code."""
-        self.errands.install_signals()
-        self.crew.start()
+        self.event_loop.install_signal_handlers()
+        self.worker_group.start()
         try:
             identity = self._identify()
             self._pod = identity.pod
             return self._train(identity)
         except errors.SidecarUnavailable as error:
-            say(f"{error}; is the container {names.SIDECAR_CONTAINER} running?")
+            log_line(f"{error}; is the container {names.SIDECAR_CONTAINER} running?")
             return names.EXIT_RETRY
         except errors.InputError as error:
-            say(str(error))
+            log_line(str(error))
             return names.EXIT_USER_ERROR
         except errors.RoverError as error:
-            say(f"cannot go on, another container has to try: {error}")
+            log_line(f"cannot go on, another container has to try: {error}")
             return names.EXIT_RETRY
-        except Stop as stop:
-            self.errands.ignore_stops()
+        except StopRequested as stop:
+            self.event_loop.ignore_stops()
             self._end(stop)
             return names.EXIT_DRAINED
         finally:
-            self.crew.nursery.stop()
+            self.worker_group.zygote.stop()
 
     def _identify(self) -> Identity:
         until = time.monotonic() + SIDECAR_PATIENCE
 
         def ask() -> Identity:
             patience = max(until - time.monotonic(), 0.0)
-            return self.errands.ask(names.PATH_SELF, None, Identity, patience=patience)
+            return self.event_loop.request(names.PATH_SELF, None, Identity, patience=patience)
 
-        return self._with_zygote(ask)
+        return self._retry_on_zygote_loss(ask)
 
-    def _with_zygote(self, act: Callable[[], T]) -> T:
+    def _retry_on_zygote_loss(self, action: Callable[[], T]) -> T:
         """What the act gives; tried again with another zygote as often as one dies."""
         while True:
             try:
-                return act()
+                return action()
             except ZygoteLost:  # noqa: PERF203 - a retry
-                say("the process with torch loaded died; starting another")
-                self.crew.start()
+                log_line("the process with torch loaded died; starting another")
+                self.worker_group.start()
 
     def _train(self, identity: Identity) -> int:
-        processes = self._with_zygote(
-            lambda: self.crew.count_processes(self.errands, self.launch.processes)
+        processes = self._retry_on_zygote_loss(
+            lambda: self.worker_group.count_processes(self.event_loop, self.launch.processes)
         )
         member = Member(
             identity.pod, self.incarnation, identity.node_rank, processes, identity.node
         )
         while True:
-            code = self._with_zygote(lambda: self._take_part(identity, member))
+            code = self._retry_on_zygote_loss(lambda: self._participate(identity, member))
             if code is not None:
                 return code
 
-    def _take_part(self, identity: Identity, member: Member) -> int | None:
+    def _participate(self, identity: Identity, member: Member) -> int | None:
         """One round; None to go on with the next."""
         # What earlier processes have left can be read through until their successors ask for it.
-        self.errands.start(names.PATH_EXAMINE, {}, Acknowledged)
-        store = self.crew.take_store(self.errands, identity.address)
+        self.event_loop.start(names.PATH_EXAMINE, {}, Ack)
+        store = self.worker_group.claim_store(self.event_loop, identity.address)
         if identity.preflight:
             # Else the time that a slow node takes to load torch would be its measurement's.
-            self.crew.ready(self.errands)
+            self.worker_group.wait_ready(self.event_loop)
             self._preflight(CheckRequest(member, identity.address, store.port))
-        self.crew.nearly_ready(self.errands)
+        self.worker_group.wait_nearly_ready(self.event_loop)
         reply = self._join(JoinRequest(member, identity.address, store.port, self.last_round))
         if reply.round is None:
-            return self._closed(reply)
+            return self._on_job_closed(reply)
         self.last_round = reply.round.number
         ended = self._run_round(identity, reply.round)
         if ended.finished:
             reply = self._finish(identity, reply.round)
         # Only now: the others may use this pod's store until their processes have ended too.
-        self.crew.nursery.drop_store(store.pid)
-        if ended.unfit:
-            say(f"training cannot go on in this container, another has to: {ended.unfit}")
-            self.errands.ignore_stops()
-            self._end(Stop(ended.unfit, time.monotonic()))
+        self.worker_group.zygote.drop_store(store.pid)
+        if ended.unusable_reason:
+            log_line(
+                f"training cannot go on in this container, another has to: {ended.unusable_reason}"
+            )
+            self.event_loop.ignore_stops()
+            self._end(StopRequested(ended.unusable_reason, time.monotonic()))
             return names.EXIT_RETRY
-        if ended.starved:
-            waited = wait(self.errands, ended.starved, self.most_memory)
-            say(f"waited {waited:.1f} s for more than {ended.starved} bytes of memory")
+        if ended.oom_limit:
+            waited = wait_for_limit_raise(self.event_loop, ended.oom_limit, self.max_memory)
+            log_line(f"waited {waited:.1f} s for more than {ended.oom_limit} bytes of memory")
         if ended.closed is not None:
             reply = JoinReply("closed", None, ended.closed.exit_code, ended.closed.reason)
-        return self._closed(reply) if reply.action == "closed" else None
+        return self._on_job_closed(reply) if reply.action == "closed" else None
 
     def _preflight(self, request: CheckRequest) -> None:
-        why = pass_check(self.errands, self.crew, request)
+        why = run_node_check(self.event_loop, self.worker_group, request)
         if why:
-            say(f"this node is not checked: {why}")
+            log_line(f"this node is not checked: {why}")
 
-    def _run_round(self, identity: Identity, current: Round) -> Ended:
-        session = Session(
-            self.crew,
-            self.errands,
+    def _run_round(self, identity: Identity, current: Round) -> RoundResult:
+        session = RoundRunner(
+            self.worker_group,
+            self.event_loop,
             identity,
             self.incarnation,
             drain_seconds=min(names.DRAIN_SECONDS, self.grace_seconds / 2),
             serves=self.serves,
         )
         # The next round's store opens while this one trains.
-        self.crew.prepare_store(identity.address)
+        self.worker_group.prepare_store(identity.address)
         try:
-            return session.run(current, self.launch, self.home)
+            return session.run(current, self.launch, self.shared_dir)
         except ZygoteLost:
-            self.crew.start()
-            return session.report(session.zygote_lost(current))
+            self.worker_group.start()
+            return session.report(session.zygote_failure(current))
 
     def _join(self, request: JoinRequest) -> JoinReply:
         idle = False
         while True:
-            reply = self.errands.ask(names.PATH_JOIN, request, JoinReply)
+            reply = self.event_loop.request(names.PATH_JOIN, request, JoinReply)
             if reply.action in ("start", "closed"):
                 return reply
             if reply.action == "drained":
                 if not idle:
-                    say(f"{reply.reason}: idle until SIGTERM")
+                    log_line(f"{reply.reason}: idle until SIGTERM")
                 idle = True
-                self.errands.pause(IDLE_SECONDS)
+                self.event_loop.pause(IDLE_SECONDS)
 
     def _finish(self, identity: Identity, current: Round) -> JoinReply:
         request = FinishRequest(identity.pod, self.incarnation, current.number)
         while True:
-            reply = self.errands.ask(names.PATH_FINISH, request, JoinReply)
+            reply = self.event_loop.request(names.PATH_FINISH, request, JoinReply)
             if reply.action == "report":
                 request = dataclasses.replace(request, world=current)
             elif reply.action != "wait":
                 return reply
 
-    def _closed(self, reply: JoinReply) -> int:
-        self.errands.ignore_stops()
+    def _on_job_closed(self, reply: JoinReply) -> int:
+        self.event_loop.ignore_stops()
         exit_code = reply.exit_code
         if exit_code:
-            say(f"the job has failed: {reply.reason}")
-            termination_log.leave(self.home, reply.reason)
+            log_line(f"the job has failed: {reply.reason}")
+            termination_log.write(self.shared_dir, reply.reason)
         else:
             exit_code = self._flush()
         self._leave("the job has ended")
@@ -270,62 +276,62 @@ class Agent:
         until = time.monotonic() + FLUSH_PATIENCE
         while True:
             try:
-                reply = self.errands.ask(
-                    names.PATH_FLUSH, {}, Acknowledged, patience=30.0, timeout=FLUSH_PATIENCE
+                reply = self.event_loop.request(
+                    names.PATH_FLUSH, {}, Ack, patience=30.0, timeout=FLUSH_PATIENCE
                 )
             except errors.RoverError as error:
-                reply = Acknowledged(done=False, reason=str(error))
+                reply = Ack(done=False, reason=str(error))
             if reply.done:
                 return names.EXIT_DONE
-            yet = "" if reply.hopeless else " yet"
-            say(f"the newest checkpoint is not durable{yet}: {reply.reason}")
-            if reply.hopeless:  # a pod that is tried again would train for the same end
-                termination_log.leave(self.home, reply.reason)
+            yet = "" if reply.permanent else " yet"
+            log_line(f"the newest checkpoint is not durable{yet}: {reply.reason}")
+            if reply.permanent:  # a pod that is tried again would train for the same end
+                termination_log.write(self.shared_dir, reply.reason)
                 return names.EXIT_USER_ERROR
             if time.monotonic() > until:
                 return names.EXIT_RETRY
-            self.errands.pause(1.0)
+            self.event_loop.pause(1.0)
 
-    def _end(self, stop: Stop) -> None:
+    def _end(self, stop: StopRequested) -> None:
         """This pod goes, the job does not: others need its newest state, here or on storage."""
-        until = stop.at + self.grace_seconds - names.END_SECONDS
+        until = stop.received_at + self.grace_seconds - names.END_SECONDS
         self._leave(str(stop), drained=stop.drained)
-        self.crew.kill(self.errands, term_grace=TERM_GRACE)
+        self.worker_group.kill(self.event_loop, term_grace=TERM_GRACE)
         left = until - time.monotonic()
         if not self.last_round or left <= 0:
             return
         stored = False
         try:
-            reply = self.errands.ask(
-                names.PATH_FLUSH, {}, Acknowledged, patience=0.0, limit=left, timeout=left
+            reply = self.event_loop.request(
+                names.PATH_FLUSH, {}, Ack, patience=0.0, limit=left, timeout=left
             )
             stored = reply.done and not reply.reason
             if not reply.done:
-                say(f"the newest checkpoint is in memory only: {reply.reason}")
+                log_line(f"the newest checkpoint is in memory only: {reply.reason}")
         except errors.RoverError as error:
-            say(f"the newest checkpoint may be in memory only: {error}")
+            log_line(f"the newest checkpoint may be in memory only: {error}")
         try:
-            why = state_handover.wait(
-                self.errands, self.home, self.last_round, until=until, stored=stored
+            why = state_handover.wait_for_handover(
+                self.event_loop, self.shared_dir, self.last_round, until=until, stored=stored
             )
             if why:
-                say(f"the others have not taken this pod's part of the state: {why}")
+                log_line(f"the others have not taken this pod's part of the state: {why}")
         except errors.RoverError as error:
-            say(f"whether the others have this pod's part is not known: {error}")
+            log_line(f"whether the others have this pod's part is not known: {error}")
 
-    def _leave(self, why: str, *, drained: bool = False) -> None:
+    def _leave(self, reason: str, *, drained: bool = False) -> None:
         if not self._pod:
             return
-        request = LeaveRequest(self._pod, self.incarnation, why, drained)
+        request = LeaveRequest(self._pod, self.incarnation, reason, drained)
         try:
-            self.errands.ask(names.PATH_LEAVE, request, Acknowledged, patience=LEAVE_PATIENCE)
+            self.event_loop.request(names.PATH_LEAVE, request, Ack, patience=LEAVE_PATIENCE)
         except errors.RoverError as error:
-            say(f"could not say good-bye, the others will notice: {error}")
+            log_line(f"could not say good-bye, the others will notice: {error}")
         except ZygoteLost:
-            say("the process with torch loaded died while this pod was leaving")
+            log_line("the process with torch loaded died while this pod was leaving")
 
 
-def say(message: str) -> None:
+def log_line(message: str) -> None:
     """One line on stderr, which is the container's log."""
     sys.stderr.write(f"rover-run: {message}\n")
     sys.stderr.flush()

@@ -48,7 +48,7 @@ _SHORT = {"module": "-m", "redirects": "-r", "tee": "-t"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchSpec:
     """What to start."""
 
     target: str
@@ -63,7 +63,7 @@ class Launch:
     """Options of the command that have no meaning here."""
 
 
-def parse(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
+def parse(command: Sequence[str], environment: Mapping[str, str]) -> LaunchSpec:
     """Read a torchrun command line; an option not given is taken from its PET_* variable.
 
     Raises:
@@ -86,7 +86,7 @@ def parse(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
         raise errors.InputError(
             f"--nproc-per-node is {processes!r}; allowed: a number from 1, auto, gpu or cpu"
         )
-    return Launch(
+    return LaunchSpec(
         target=found["training_script"],
         module=switched["module"],
         program=switched["no-python"],

@@ -10,9 +10,9 @@ import pathlib
 from rover_kf.api import names
 
 
-def write(home: pathlib.Path, step: int) -> None:
+def write(shared_dir: pathlib.Path, step: int) -> None:
     """Set the drain step; 0 lets trainers go on. In place: trainers may have it mapped."""
-    descriptor = os.open(home / names.DRAIN_FILE, os.O_WRONLY | os.O_CREAT, 0o666)
+    descriptor = os.open(shared_dir / names.DRAIN_FILE, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         os.pwrite(descriptor, step.to_bytes(8, "little"), 0)
     finally:

@@ -16,7 +16,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rover_kf import errors
-from rover_kf.launcher.sidecar_requests import LONGEST_POLL, Call, Replied, SidecarClient
+from rover_kf.launcher.sidecar_requests import (
+    LONGEST_POLL,
+    Call,
+    CallCompleted,
+    SidecarConnector,
+)
 from rover_kf.launcher.zygote_client import ZygoteDied
 
 T = TypeVar("T")
@@ -25,7 +30,7 @@ RETRY_SECONDS = 0.1
 """Between two tries while sidecar or coordinator are away; grows to ten times of it."""
 
 
-class Stop(Exception):
+class StopRequested(Exception):
     """SIGTERM or SIGINT came.
 
     Args:
@@ -34,27 +39,30 @@ class Stop(Exception):
         drained: whether the training processes have saved and left since.
     """
 
-    def __init__(self, signal_name: str, at: float, *, drained: bool = False) -> None:
+    def __init__(self, signal_name: str, received_at: float, *, drained: bool = False) -> None:
         super().__init__(signal_name)
-        self.at, self.drained = at, drained
+        self.received_at, self.drained = received_at, drained
 
 
 class ZygoteLost(Exception):
     """The zygote died, and every training process with it."""
 
 
-class Errands:
+class EventLoop:
     """The queue and the calls in flight."""
 
     def __init__(
-        self, client: SidecarClient, events: queue.SimpleQueue[Any], note: Callable[[Any], None]
+        self,
+        client: SidecarConnector,
+        events: queue.SimpleQueue[Any],
+        on_event: Callable[[Any], None],
     ) -> None:
         self.client = client
         self.events = events
-        self._note = note
-        self._heed = True
+        self._on_event = on_event
+        self._stops_enabled = True
 
-    def install_signals(self) -> None:
+    def install_signal_handlers(self) -> None:
         """Turn SIGTERM and SIGINT into events; as PID 1 also reap what nobody waits for."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _: self.events.put(signal.Signals(got)))
@@ -63,7 +71,7 @@ class Errands:
 
     def ignore_stops(self) -> None:
         """From now on the end is near anyway: signals no longer interrupt."""
-        self._heed = False
+        self._stops_enabled = False
 
     def start(
         self, path: str, message: object, reply: type[T], timeout: float = LONGEST_POLL
@@ -85,11 +93,11 @@ class Errands:
             event = self.events.get(timeout=timeout)
         except queue.Empty:
             return None
-        if isinstance(event, signal.Signals) and self._heed:
-            raise Stop(event.name, time.monotonic())
+        if isinstance(event, signal.Signals) and self._stops_enabled:
+            raise StopRequested(event.name, time.monotonic())
         if isinstance(event, ZygoteDied):
             raise ZygoteLost
-        self._note(event)
+        self._on_event(event)
         return event
 
     def pause(self, seconds: float) -> None:
@@ -98,7 +106,7 @@ class Errands:
         while (left := until - time.monotonic()) > 0:
             self.next_event(left)
 
-    def ask(
+    def request(
         self,
         path: str,
         message: object,
@@ -133,20 +141,20 @@ class Errands:
                 raise
             if replied.error is None:
                 return replied.value  # type: ignore[no-any-return] # the call's own reply type
-            if not transient(replied.error) or time.monotonic() > until:
+            if not is_transient(replied.error) or time.monotonic() > until:
                 raise replied.error
             self.pause(delay)
             delay = min(delay * 1.5, 10 * RETRY_SECONDS)
 
-    def _wait_for(self, call: Call[Any], until: float) -> Replied:
+    def _wait_for(self, call: Call[Any], until: float) -> CallCompleted:
         while (left := until - time.monotonic()) > 0:
             event = self.next_event(min(left, LONGEST_POLL))
-            if isinstance(event, Replied) and event.call is call:
+            if isinstance(event, CallCompleted) and event.call is call:
                 return event
         raise errors.SidecarUnavailable("the pod's sidecar did not answer in time")
 
 
-def transient(error: errors.RoverError) -> bool:
+def is_transient(error: errors.RoverError) -> bool:
     """Whether trying again may help: nobody answered, as opposed to a refusal."""
     return isinstance(error, (errors.SidecarUnavailable, errors.ClusterUnavailable))
 

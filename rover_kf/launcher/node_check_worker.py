@@ -29,12 +29,12 @@ ONES_EVERY = 64
 """One of so many factors is a one: sums stay small, and exact in every number format."""
 
 
-def run(task: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+def run(task: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
     """Measure, tell, and end this process.
 
     Args:
         task: a CheckTask's fields; ``rank`` of this process, ``local_rank``, and ``variables``.
-        tell: sends the event; called again with what is known then.
+        send: sends the event; called again with what is known then.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, task["seconds"])
@@ -47,20 +47,20 @@ def run(task: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
     }
     if task["alone"]:
         try:
-            found |= _alone(task["local_rank"])
+            found |= _measure_matmul(task["local_rank"])
         except Exception as error:  # noqa: BLE001 - whatever a broken device raises is the result
-            found["matmul_problem"] = f"a matmul failed: {_said(error)}"
-        tell(found)  # what comes may never end
+            found["matmul_problem"] = f"a matmul failed: {_error_text(error)}"
+        send(found)  # what comes may never end
     try:
         if task["world_size"] and "matmul_problem" not in found:
-            found["all_reduce_seconds"] = _together(task)
+            found["all_reduce_seconds"] = _measure_all_reduce(task)
     except Exception as error:  # noqa: BLE001 - the same of a broken network
-        found["all_reduce_problem"] = _said(error)
-    tell({**found, "done": True})
+        found["all_reduce_problem"] = _error_text(error)
+    send({**found, "done": True})
     os._exit(0)
 
 
-def _alone(local_rank: int) -> dict[str, Any]:
+def _measure_matmul(local_rank: int) -> dict[str, Any]:
     import torch  # noqa: PLC0415 - loaded by the zygote
 
     gpu = torch.cuda.is_available()
@@ -93,7 +93,7 @@ def _alone(local_rank: int) -> dict[str, Any]:
     return found
 
 
-def _together(task: dict[str, Any]) -> float:
+def _measure_all_reduce(task: dict[str, Any]) -> float:
     import torch  # noqa: PLC0415 - loaded by the zygote
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -140,6 +140,6 @@ def _mean(work: Callable[[], Any]) -> float:
     return passed / calls
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200] if lines else 'no message'}"

@@ -17,9 +17,9 @@ NO_LIMIT = 1 << 60
 """Bytes; cgroup v1 writes a number of that size where there is no limit, v2 the word ``max``."""
 
 
-def count(places: tuple[pathlib.Path, ...] = (V2, V1)) -> int:
+def count(paths: tuple[pathlib.Path, ...] = (V2, V1)) -> int:
     """The control group's oom_kill counter; 0 where there is none to read."""
-    for place in places:
+    for place in paths:
         try:
             lines = place.read_text().splitlines()
         except OSError:
@@ -31,9 +31,9 @@ def count(places: tuple[pathlib.Path, ...] = (V2, V1)) -> int:
     return 0
 
 
-def limit(places: tuple[pathlib.Path, ...] = (LIMIT_V2, LIMIT_V1)) -> int:
+def limit(paths: tuple[pathlib.Path, ...] = (LIMIT_V2, LIMIT_V1)) -> int:
     """Bytes that the control group may use now; 0 where there is no limit, or none to read."""
-    for place in places:
+    for place in paths:
         try:
             text = place.read_text().strip()
         except OSError:

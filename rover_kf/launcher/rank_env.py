@@ -14,7 +14,7 @@ from rover_kf.api.membership import Identity, Round
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class RankEnv:
     """One training process of this pod."""
 
     local_rank: int
@@ -27,19 +27,19 @@ class Place:
 
 RES_OPTIONS = "RES_OPTIONS"
 """resolv.conf(5): options of the C library's resolver."""
-ASK_NAMES = "timeout:1 attempts:3"
+RESOLVER_OPTIONS = "timeout:1 attempts:3"
 """A name server that does not answer costs a restart 3 s a name, not 10: torch asks for the names
 of its peers' addresses to put them into messages. A request that got lost costs 1 s, not 5."""
 
 
-def places(
+def rank_envs(
     current: Round,
     identity: Identity,
     *,
     role: str,
-    home: pathlib.Path,
+    shared_dir: pathlib.Path,
     inherited: Mapping[str, str],
-) -> tuple[Place, ...]:
+) -> tuple[RankEnv, ...]:
     """What each of this pod's processes gets on top of the inherited environment."""
     group = [member.pod for member in current.members].index(identity.pod)
     processes = current.members[group].processes
@@ -60,24 +60,24 @@ def places(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         names.ENV_ROUND: str(current.number),
     }
-    shared |= network(identity.address, inherited)
+    shared |= network_variables(identity.address, inherited)
     return tuple(
-        _place(shared, local_rank, offset + local_rank, home / names.RUN_DIR)
+        _rank_env(shared, local_rank, offset + local_rank, shared_dir / names.RUN_DIR)
         for local_rank in range(processes)
     )
 
 
-def network(address: str, inherited: Mapping[str, str]) -> dict[str, str]:
+def network_variables(address: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """What a process needs to reach others from that address of this pod."""
-    found = {} if RES_OPTIONS in inherited else {RES_OPTIONS: ASK_NAMES}
+    found = {} if RES_OPTIONS in inherited else {RES_OPTIONS: RESOLVER_OPTIONS}
     if _loopback(address) and "GLOO_SOCKET_IFNAME" not in inherited:
         found["GLOO_SOCKET_IFNAME"] = "lo"
     return found
 
 
-def _place(shared: dict[str, str], local_rank: int, rank: int, folder: pathlib.Path) -> Place:
+def _rank_env(shared: dict[str, str], local_rank: int, rank: int, folder: pathlib.Path) -> RankEnv:
     error_file = str(folder / f"error-{local_rank}.json")
-    return Place(
+    return RankEnv(
         local_rank,
         rank,
         error_file,

@@ -16,12 +16,12 @@ from typing import Any
 from rover_kf.api import names
 from rover_kf.api.membership import Member, Round, WatchReply, WatchRequest
 from rover_kf.launcher import drain_file
-from rover_kf.launcher.sidecar_requests import LONGEST_POLL, Call, SidecarClient
+from rover_kf.launcher.sidecar_requests import LONGEST_POLL, Call, SidecarConnector
 
 RETRY_SECONDS = 0.2
 
 
-class RoundWatch:
+class RoundMonitor:
     """One round's.
 
     Args:
@@ -34,28 +34,28 @@ class RoundWatch:
 
     def __init__(
         self,
-        client: SidecarClient,
+        client: SidecarConnector,
         current: Round,
         member: Member,
         *,
-        home: pathlib.Path,
+        shared_dir: pathlib.Path,
         resting: pathlib.Path,
     ) -> None:
         self._client, self._current, self._member = client, current, member
-        self._home, self._resting = home, resting
+        self._shared_dir, self._resting = shared_dir, resting
         self._outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._call: Call[WatchReply] | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="round watch")
-        self._broken, self.closed = False, False
+        self._is_ended, self.closed = False, False
         """Whether the round has ended; whether the job has."""
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the processes may be ended: the round has, or all of them rest."""
-        return self._broken or len(list(self._resting.iterdir())) >= self._member.processes
+        return self._is_ended or len(list(self._resting.iterdir())) >= self._member.processes
 
-    def start(self) -> RoundWatch:
+    def start(self) -> RoundMonitor:
         """Begin to ask."""
         self._thread.start()
         return self
@@ -82,10 +82,10 @@ class RoundWatch:
                 continue
             if reply.drain_at != drain_at:
                 drain_at = reply.drain_at
-                drain_file.write(self._home, drain_at)
+                drain_file.write(self._shared_dir, drain_at)
             world = self._current if reply.action == "report" else None
             if reply.action in ("restart", "closed"):
-                self._broken, self.closed = True, reply.action == "closed"
+                self._is_ended, self.closed = True, reply.action == "closed"
                 return
 
     def _wait(self) -> WatchReply | None:

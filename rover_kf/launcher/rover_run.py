@@ -11,9 +11,9 @@ import os
 import pathlib
 import sys
 
-HERE = str(pathlib.Path(__file__).resolve().parent)
+RUNTIME_DIR = str(pathlib.Path(__file__).resolve().parent)
 # This folder stands first on the path already, as the script's; training processes need it too.
-paths = [HERE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+paths = [RUNTIME_DIR, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 from rover_kf.launcher.__main__ import main  # noqa: E402 - the path had to be set first

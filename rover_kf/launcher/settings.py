@@ -19,12 +19,12 @@ _DEFAULT_GRACE = "30"
 class LauncherSettings:
     """Where the shared volume is, and the environment that training processes inherit."""
 
-    home: pathlib.Path | None
+    shared_dir: pathlib.Path | None
     """None: not in a pod of ours; torchrun itself is used."""
     inherited: dict[str, str]
     grace_seconds: float = float(_DEFAULT_GRACE)
     """Between SIGTERM and SIGKILL of this pod."""
-    most_memory: int = 0
+    max_memory: int = 0
     """Bytes that the container's memory limit may be raised to; 0: it is not raised."""
     serves: bool = False
     """Its process is a TensorFlow server, which another pod's program drives."""

@@ -27,17 +27,17 @@ LONGEST_POLL = 30.0
 """Seconds after which an unanswered request counts as lost; long polls end after about one."""
 
 
-class SidecarClient:
+class SidecarConnector:
     """Asks the sidecar whose socket lies below the shared volume."""
 
-    def __init__(self, home: pathlib.Path) -> None:
-        self.socket_path = str(home / names.SOCKET)
+    def __init__(self, shared_dir: pathlib.Path) -> None:
+        self.socket_path = str(shared_dir / names.SOCKET)
 
     def connection(self, timeout: float) -> http.client.HTTPConnection:
         """A connection that is not open yet."""
         return UnixConnection(self.socket_path, timeout)
 
-    def ask(
+    def request(
         self, path: str, message: object, reply: type[T], *, timeout: float = LONGEST_POLL
     ) -> T:
         """POST the message (GET if it is None) and read the reply.
@@ -67,12 +67,12 @@ def exchange(
             cause
         )
     if status >= http.HTTPStatus.BAD_REQUEST:
-        raise error_wire.from_bytes(status, data, unreadable=errors.SidecarUnavailable)
+        raise error_wire.decode_error(status, data, unreadable=errors.SidecarUnavailable)
     return codec.loads(reply, data)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Replied:
+class CallCompleted:
     """A call's outcome, in the agent's queue."""
 
     call: Call[Any]
@@ -85,7 +85,7 @@ class Call(Generic[T]):
 
     def __init__(
         self,
-        client: SidecarClient,
+        client: SidecarConnector,
         path: str,
         message: object,
         *,
@@ -105,7 +105,7 @@ class Call(Generic[T]):
             threading.Thread(target=self._run, daemon=True, name=f"call {path}").start()
         except RuntimeError as cause:  # the pod's limit of processes, for now
             error = errors.SidecarUnavailable(f"{path} cannot be asked: {cause}")
-            self._outcomes.put(Replied(self, None, error))
+            self._outcomes.put(CallCompleted(self, None, error))
         return self
 
     def cancel(self) -> None:
@@ -126,4 +126,4 @@ class Call(Generic[T]):
         finally:
             self._connection.close()
         if not self._cancelled.is_set():
-            self._outcomes.put(Replied(self, value, error))
+            self._outcomes.put(CallCompleted(self, value, error))

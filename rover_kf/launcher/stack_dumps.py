@@ -24,23 +24,23 @@ from collections.abc import Sequence
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.faults.hang_reports import RankStack, StackReport
-from rover_kf.api.status import Acknowledged
-from rover_kf.launcher.rank_env import Place
-from rover_kf.launcher.sidecar_requests import SidecarClient
-from rover_kf.launcher.zygote_client import Nursery
+from rover_kf.api.status import Ack
+from rover_kf.launcher.rank_env import RankEnv
+from rover_kf.launcher.sidecar_requests import SidecarConnector
+from rover_kf.launcher.zygote_client import ZygoteClient
 
 SIGNAL = signal.SIGRTMIN + 9
 """Of the kernel's real-time signals, which programs leave alone (SIGUSR1 and 2 they do not)."""
 PATIENCE = 2.0
 """Seconds that processes have to write."""
-MOST_BYTES = 64 << 10
+MAX_BYTES = 64 << 10
 """Read of one process's file; the handler itself writes at most 100 threads of 100 calls."""
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 _log = logging.getLogger("rover_kf")
 
 
-def register(path: str) -> None:
+def register_handler(path: str) -> None:
     """Let the signal write every thread's stack to the end of that file; in a training process."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     with contextlib.suppress(OSError):  # a full volume: training goes on without
@@ -48,7 +48,7 @@ def register(path: str) -> None:
         faulthandler.register(SIGNAL, file=os.open(path, flags, 0o600), all_threads=True)
 
 
-def request(pid: int, path: str) -> None:
+def request_dump(pid: int, path: str) -> None:
     """Note in the file what the kernel says of a process, then signal it; in its parent.
 
     A process that does not catch the signal (it has become another program, say) is let be: the
@@ -61,54 +61,63 @@ def request(pid: int, path: str) -> None:
             os.kill(pid, SIGNAL)
 
 
-def send(
-    nursery: Nursery, client: SidecarClient, places: Sequence[Place], *, pod: str, number: int
+def start_collection(
+    zygote: ZygoteClient,
+    client: SidecarConnector,
+    rank_envs: Sequence[RankEnv],
+    *,
+    pod: str,
+    number: int,
 ) -> None:
     """Collect the stacks of a pod's training processes and post them, in a thread.
 
     Args:
-        nursery: whose zygote signals them.
+        zygote: whose zygote signals them.
         client: to the pod's sidecar.
-        places: the processes.
+        rank_envs: the processes.
         pod: that they are in.
         number: of the round.
     """
-    arguments = (nursery, client, places, pod, number)
-    threading.Thread(target=_send, args=arguments, daemon=True, name="stacks").start()
+    arguments = (zygote, client, rank_envs, pod, number)
+    threading.Thread(target=_collect_and_send, args=arguments, daemon=True, name="stacks").start()
 
 
-def _send(
-    nursery: Nursery, client: SidecarClient, places: Sequence[Place], pod: str, number: int
+def _collect_and_send(
+    zygote: ZygoteClient,
+    client: SidecarConnector,
+    rank_envs: Sequence[RankEnv],
+    pod: str,
+    number: int,
 ) -> None:
-    for place in places:
+    for place in rank_envs:
         # Emptied, not removed: the process has it open.
         pathlib.Path(place.stack_file).write_bytes(b"")
-    nursery.ask_stacks({str(place.local_rank): place.stack_file for place in places})
-    report = StackReport(pod, number, _collect(places))
+    zygote.request_stacks({str(place.local_rank): place.stack_file for place in rank_envs})
+    report = StackReport(pod, number, _collect(rank_envs))
     try:
-        client.ask(names.PATH_STACKS, report, Acknowledged)
+        client.request(names.PATH_STACKS, report, Ack)
     except errors.RoverError as error:
         _log.warning("rover-kf: the stacks of this pod's processes were not sent: %s", error)
 
 
-def _collect(places: Sequence[Place]) -> tuple[RankStack, ...]:
+def _collect(rank_envs: Sequence[RankEnv]) -> tuple[RankStack, ...]:
     until, before = time.monotonic() + PATIENCE, None
     while True:
-        found = tuple(_read(place) for place in places)
+        found = tuple(_read(place) for place in rank_envs)
         whole = all(one.text for one in found)
         if (whole and found == before) or time.monotonic() > until:
             return found
         before = found
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
-def _read(place: Place) -> RankStack:
+def _read(rank_env: RankEnv) -> RankStack:
     try:
-        with pathlib.Path(place.stack_file).open("rb") as file:
-            state, _, text = file.read(MOST_BYTES).decode(errors="replace").partition("\n")
+        with pathlib.Path(rank_env.stack_file).open("rb") as file:
+            state, _, text = file.read(MAX_BYTES).decode(errors="replace").partition("\n")
     except FileNotFoundError:
         state, text = "", ""
-    return RankStack(place.rank, state, text)
+    return RankStack(rank_env.rank, state, text)
 
 
 def _field(status: str, name: str) -> str:

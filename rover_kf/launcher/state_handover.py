@@ -8,10 +8,10 @@ import pathlib
 import time
 
 from rover_kf.api import names
-from rover_kf.api.membership import TakenRequest
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.membership import StateHandedOverRequest
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.arena import Arena
-from rover_kf.launcher.event_loop import Errands
+from rover_kf.launcher.event_loop import EventLoop
 
 _STORED_SECONDS = 10.0
 """Where the newest step is on storage as well: the others can read it there."""
@@ -20,12 +20,14 @@ _PATIENCE = 2.0
 """Seconds without a coordinator: the whole job may be ending."""
 
 
-def wait(errands: Errands, home: pathlib.Path, round_: int, *, until: float, stored: bool) -> str:
+def wait_for_handover(
+    event_loop: EventLoop, shared_dir: pathlib.Path, round_: int, *, until: float, stored: bool
+) -> str:
     """Wait until every rank of a later round has its state, or nobody is left to need this one's.
 
     Args:
-        errands: to the sidecar.
-        home: of the pod's runtime.
+        event_loop: to the sidecar.
+        shared_dir: of the pod's runtime.
         round_: that this pod trained in last.
         until: monotonic seconds; the end of the pod's grace.
         stored: whether the newest step is on storage.
@@ -36,25 +38,25 @@ def wait(errands: Errands, home: pathlib.Path, round_: int, *, until: float, sto
     Raises:
         RoverError: nobody can be asked.
     """
-    if not _has_own(home):
+    if not _has_rank_local_state(shared_dir):
         return ""
-    reply = Acknowledged(done=False, reason="the pod's grace is over")
+    reply = Ack(done=False, reason="the pod's grace is over")
     if stored:
         until = min(until, time.monotonic() + _STORED_SECONDS)
     while (left := until - time.monotonic()) > 0:
         seconds = min(left, _POLL_SECONDS)
-        request = TakenRequest(round_, seconds)
+        request = StateHandedOverRequest(round_, seconds)
         limit = seconds + _PATIENCE
-        reply = errands.ask(
-            names.PATH_TAKEN, request, Acknowledged, patience=_PATIENCE, limit=limit, timeout=limit
+        reply = event_loop.request(
+            names.PATH_TAKEN, request, Ack, patience=_PATIENCE, limit=limit, timeout=limit
         )
         if reply.done:
             return ""
     return reply.reason
 
 
-def _has_own(home: pathlib.Path) -> bool:
+def _has_rank_local_state(shared_dir: pathlib.Path) -> bool:
     """Whether a slot here has what other ranks' slots have not."""
-    folders = [path.parent for path in (home / names.ARENA_DIR).glob("[0-9]*/control")]
+    folders = [path.parent for path in (shared_dir / names.ARENA_DIR).glob("[0-9]*/control")]
     newest = [seal for folder in folders for seal in Arena(folder).sealed()[:1]]
     return any(not seal.replicated for seal in newest if seal.ranks)

@@ -19,13 +19,13 @@ import time
 from collections.abc import Iterator
 
 STDERR = 2
-MOST_BYTES = 32 << 10
+MAX_BYTES = 32 << 10
 """Kept at most."""
-MOST_LINES, LONGEST_LINE = 200, 500
+MAX_LINES, LONGEST_LINE = 200, 500
 RECENT_SECONDS = 60.0
 """What is older does not tell of the end: a program may survive what it complained of."""
 _CHUNK = 64 << 10
-_MOST_READS = 64
+_MAX_READS = 64
 """At one go, so that a grandchild that writes without end holds nobody up."""
 _PATIENCE = 1.0
 """Seconds that the end of a process waits for a stderr that nobody reads."""
@@ -57,23 +57,23 @@ class StderrTail:
         """The process has its own copy: without this one its end shows as the end of the pipe."""
         os.close(self.write_end)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Pass on what has been written until now."""
-        with self._patiently() as held:
+        with self._try_locked() as held:
             if held:
                 self._drain()
 
     def lines(self) -> tuple[str, ...]:
         """The last lines that were written shortly before now."""
         since = time.monotonic() - RECENT_SECONDS
-        with self._patiently() as held:
+        with self._try_locked() as held:
             kept = b"".join(data for at, data in self._kept if at >= since) if held else b""
         # Progress bars end their lines with a carriage return.
         found = [line for line in re.split(r"[\r\n]+", kept.decode(errors="replace")) if line]
-        return tuple(line[:LONGEST_LINE] for line in found[-MOST_LINES:])
+        return tuple(line[:LONGEST_LINE] for line in found[-MAX_LINES:])
 
     @contextlib.contextmanager
-    def _patiently(self) -> Iterator[bool]:
+    def _try_locked(self) -> Iterator[bool]:
         """Hold the lock, unless the thread hangs in a stderr that nobody reads."""
         held = self._lock.acquire(timeout=_PATIENCE)
         try:
@@ -92,7 +92,7 @@ class StderrTail:
         os.close(self._read_end)
 
     def _drain(self) -> None:
-        for _ in range(_MOST_READS):
+        for _ in range(_MAX_READS):
             if self._ended:
                 return
             try:
@@ -104,9 +104,9 @@ class StderrTail:
             self._keep(data)
 
     def _keep(self, data: bytes) -> None:
-        self._kept.append((time.monotonic(), data[-MOST_BYTES:]))
-        self._size += min(len(data), MOST_BYTES)
-        while self._size - len(self._kept[0][1]) >= MOST_BYTES:
+        self._kept.append((time.monotonic(), data[-MAX_BYTES:]))
+        self._size += min(len(data), MAX_BYTES)
+        while self._size - len(self._kept[0][1]) >= MAX_BYTES:
             self._size -= len(self._kept.popleft()[1])
 
     def _pass_on(self, data: bytes) -> None:

@@ -36,24 +36,24 @@ from rover_kf.api.membership import (
     Member,
     Round,
 )
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.launcher import drain_file
-from rover_kf.launcher.event_loop import transient
-from rover_kf.launcher.round_monitor import RoundWatch
-from rover_kf.launcher.sidecar_requests import LONGEST_POLL, SidecarClient
+from rover_kf.launcher.event_loop import is_transient
+from rover_kf.launcher.round_monitor import RoundMonitor
+from rover_kf.launcher.sidecar_requests import LONGEST_POLL, SidecarConnector
 
 
-def count(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+def count_processes(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Processes of this pod.
 
     Args:
         argv: torchrun's command line.
         environment: of torchrun.
     """
-    return _processes(_stated(argv, environment))
+    return _resolve_nproc(_nproc_value(argv, environment))
 
 
-def _stated(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+def _nproc_value(argv: Sequence[str], environment: Mapping[str, str]) -> str:
     for position, word in enumerate(argv):
         option, _, value = word.replace("_", "-").partition("=")
         if option == "--nproc-per-node":
@@ -61,10 +61,10 @@ def _stated(argv: Sequence[str], environment: Mapping[str, str]) -> str:
     return environment.get("PET_NPROC_PER_NODE", "1")
 
 
-def _processes(wanted: str) -> int:
-    if wanted.isdecimal():
-        return int(wanted)
-    accelerators = torch.cuda.device_count() if wanted in ("auto", "gpu") else 0
+def _resolve_nproc(nproc: str) -> int:
+    if nproc.isdecimal():
+        return int(nproc)
+    accelerators = torch.cuda.device_count() if nproc in ("auto", "gpu") else 0
     return accelerators or os.cpu_count() or 1
 
 
@@ -92,14 +92,14 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         processes: that the agent will start.
     """
 
-    def __init__(self, home: pathlib.Path, run_id: str, processes: int) -> None:
-        self._home, self._run_id, self._processes = home, run_id, processes
-        self._client = SidecarClient(home)
+    def __init__(self, shared_dir: pathlib.Path, run_id: str, processes: int) -> None:
+        self._shared_dir, self._run_id, self._processes = shared_dir, run_id, processes
+        self._client = SidecarConnector(shared_dir)
         self._incarnation = uuid.uuid4().hex[:12]
         self._identity: Identity | None = None
         self._round: Round | None = None
-        self._watch: RoundWatch | None = None
-        self._resting = home / names.RUN_DIR / f"resting-{self._incarnation}"
+        self._monitor: RoundMonitor | None = None
+        self._resting = shared_dir / names.RUN_DIR / f"resting-{self._incarnation}"
         self._served: TCPStore | None = None
         self._closed = ""
         # torchrun does not call shutdown() when it was told to end by a signal.
@@ -120,8 +120,8 @@ class RoverRendezvous(torch_api.RendezvousHandler):
             RendezvousClosedError: the job has ended.
             RendezvousConnectionError: the pod has no sidecar.
         """
-        self._end_watch()
-        identity = self._who()
+        self._stop_monitor()
+        identity = self._get_identity()
         served = TCPStore(
             identity.address, 0, is_master=True, wait_for_workers=False, multi_tenant=True
         )
@@ -131,25 +131,29 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         # torchrun's processes inherit them.
         os.environ[names.ENV_ROUND] = str(current.number)
         os.environ[names.ENV_LAUNCHER] = str(os.getpid())
-        drain_file.write(self._home, 0)
+        drain_file.write(self._shared_dir, 0)
         shutil.rmtree(self._resting, ignore_errors=True)
         self._resting.mkdir(parents=True)
         os.environ[names.ENV_RESTING] = str(self._resting)
         rank = [member.pod for member in current.members].index(identity.pod)
         store = self._store_of(current, rank)
-        first = _meeting_point(store, rank, identity.address)
-        self._watch = RoundWatch(
-            self._client, current, self._member(identity), home=self._home, resting=self._resting
+        first = _master_address(store, rank, identity.address)
+        self._monitor = RoundMonitor(
+            self._client,
+            current,
+            self._member(identity),
+            shared_dir=self._shared_dir,
+            resting=self._resting,
         ).start()
         return torch_api.RendezvousInfo(store, rank, len(current.members), first)
 
     def num_nodes_waiting(self) -> int:
         """More than none as soon as the round is to end: torchrun restarts its processes then."""
-        return int(self._watch is not None and self._watch.over)
+        return int(self._monitor is not None and self._monitor.is_over)
 
     def is_closed(self) -> bool:
         """Whether the job has ended."""
-        return bool(self._closed) or bool(self._watch and self._watch.closed)
+        return bool(self._closed) or bool(self._monitor and self._monitor.closed)
 
     def set_closed(self) -> None:
         """Leave; the coordinator alone closes a job."""
@@ -157,7 +161,7 @@ class RoverRendezvous(torch_api.RendezvousHandler):
 
     def shutdown(self) -> bool:
         """The agent ends: with the others if its processes succeeded, else without them."""
-        self._end_watch()
+        self._stop_monitor()
         # torchrun calls this in both cases, and raises what failed through it.
         failed = sys.exc_info()[0] is not None
         if not failed and self._round is not None and not self.is_closed():
@@ -165,10 +169,10 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         self._leave("its processes failed" if failed else "the job has ended")
         return True
 
-    def _who(self) -> Identity:
+    def _get_identity(self) -> Identity:
         if self._identity is None:
             try:
-                self._identity = self._ask(names.PATH_SELF, None, Identity, SIDECAR_PATIENCE)
+                self._identity = self._request(names.PATH_SELF, None, Identity, SIDECAR_PATIENCE)
             except errors.RoverError as cause:
                 message = f"--rdzv-backend={BACKEND} needs the pod's sidecar: {cause}"
                 raise torch_api.RendezvousConnectionError(message) from cause
@@ -182,7 +186,7 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         last = self._round.number if self._round else 0
         request = JoinRequest(self._member(identity), identity.address, served.port, last)
         while True:
-            reply = self._ask(names.PATH_JOIN, request, JoinReply)
+            reply = self._request(names.PATH_JOIN, request, JoinReply)
             if reply.action == "start" and reply.round is not None:
                 return reply.round
             if reply.action == "closed":
@@ -198,42 +202,44 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         return PrefixStore(f"rover/{current.number}", store)
 
     def _finish(self, current: Round) -> None:
-        request = FinishRequest(self._who().pod, self._incarnation, current.number, world=current)
+        request = FinishRequest(
+            self._get_identity().pod, self._incarnation, current.number, world=current
+        )
         until = time.monotonic() + END_PATIENCE
         try:
             while time.monotonic() < until:
-                reply = self._ask(names.PATH_FINISH, request, JoinReply, END_PATIENCE)
+                reply = self._request(names.PATH_FINISH, request, JoinReply, END_PATIENCE)
                 if reply.action in ("closed", "retry"):
                     break
             while time.monotonic() < until:
-                flushed = self._ask(
-                    names.PATH_FLUSH, {}, Acknowledged, SIDECAR_PATIENCE, timeout=END_PATIENCE
+                flushed = self._request(
+                    names.PATH_FLUSH, {}, Ack, SIDECAR_PATIENCE, timeout=END_PATIENCE
                 )
                 if flushed.done:
                     return
-                _say(f"the newest checkpoint is not durable yet: {flushed.reason}")
+                _log_line(f"the newest checkpoint is not durable yet: {flushed.reason}")
                 time.sleep(1.0)
         except errors.RoverError as error:
-            _say(f"the newest checkpoint may be in memory only: {error}")
+            _log_line(f"the newest checkpoint may be in memory only: {error}")
 
-    def _leave(self, why: str) -> None:
-        self._end_watch()
+    def _leave(self, reason: str) -> None:
+        self._stop_monitor()
         atexit.unregister(self._leave)
         if self._identity is None or self._round is None:
             return
         self._round = None
-        request = LeaveRequest(self._identity.pod, self._incarnation, why)
+        request = LeaveRequest(self._identity.pod, self._incarnation, reason)
         try:
-            self._ask(names.PATH_LEAVE, request, Acknowledged, LEAVE_PATIENCE)
+            self._request(names.PATH_LEAVE, request, Ack, LEAVE_PATIENCE)
         except errors.RoverError as error:
-            _say(f"could not say good-bye, the others will notice: {error}")
+            _log_line(f"could not say good-bye, the others will notice: {error}")
 
-    def _end_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
+    def _stop_monitor(self) -> None:
+        if self._monitor is not None:
+            self._monitor.stop()
+            self._monitor = None
 
-    def _ask(
+    def _request(
         self,
         path: str,
         message: object,
@@ -245,9 +251,9 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         until = time.monotonic() + patience
         while True:
             try:
-                return self._client.ask(path, message, reply, timeout=timeout)
+                return self._client.request(path, message, reply, timeout=timeout)
             except errors.RoverError as error:
-                if not transient(error) or time.monotonic() > until:
+                if not is_transient(error) or time.monotonic() > until:
                     raise
             time.sleep(RETRY_SECONDS)
 
@@ -277,11 +283,11 @@ def create(
             f"{names.ENV_HOME} is not set; use c10d elsewhere"
         )
         raise errors.InputError(message)
-    processes = count(sys.argv[1:], known)
+    processes = count_processes(sys.argv[1:], known)
     return RoverRendezvous(pathlib.Path(home), parameters.run_id, processes)
 
 
-def _meeting_point(store: PrefixStore, rank: int, address: str) -> torch_api.RendezvousStoreInfo:
+def _master_address(store: PrefixStore, rank: int, address: str) -> torch_api.RendezvousStoreInfo:
     """Where the training processes' own store will be: at the first member, on a free port."""
     if rank == 0:
         port = get_free_port()  # type: ignore[no-untyped-call]
@@ -290,6 +296,6 @@ def _meeting_point(store: PrefixStore, rank: int, address: str) -> torch_api.Ren
     return torch_api.RendezvousStoreInfo(host, int(port))
 
 
-def _say(message: str) -> None:
+def _log_line(message: str) -> None:
     sys.stderr.write(f"rover-kf: {message}\n")
     sys.stderr.flush()

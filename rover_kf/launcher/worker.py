@@ -28,22 +28,22 @@ from rover_kf.api import codec
 from rover_kf.elastic.failures.evidence import TrainingError
 from rover_kf.launcher import stack_dumps
 
-MOST_CAUSES = 8
+MAX_CAUSES = 8
 """Exceptions that led to the last one, looked at; more would be a ring."""
 
 
-def run(place: dict[str, Any], launch: dict[str, Any]) -> None:
+def run(rank_env: dict[str, Any], launch: dict[str, Any]) -> None:
     """Run the user's program in this process, and end the process."""
-    os.environ.update(place["variables"])
-    stack_dumps.register(place["stack_file"])
+    os.environ.update(rank_env["variables"])
+    stack_dumps.register_handler(rank_env["stack_file"])
     _print_whole_lines()
-    _draw_new_seeds()
-    _end(_outcome(pathlib.Path(place["error_file"]), launch))
+    _reseed()
+    _end(_outcome(pathlib.Path(rank_env["error_file"]), launch))
 
 
 def _outcome(error_file: pathlib.Path, launch: dict[str, Any]) -> int:
     try:
-        _become(launch)
+        _run_program(launch)
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
             return int(ended.code or 0)
@@ -52,8 +52,8 @@ def _outcome(error_file: pathlib.Path, launch: dict[str, Any]) -> int:
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # noqa: BLE001 - the user's program may raise anything
-        _write_down(error, error_file)
-        shown = error.with_traceback(_users_part(error))
+        _write_error(error, error_file)
+        shown = error.with_traceback(_user_frames(error))
         sys.excepthook(type(error), shown, shown.__traceback__)
         return 1
     return 0
@@ -73,10 +73,10 @@ def _end(code: int) -> None:
     os._exit(code & 0xFF)
 
 
-def _become(launch: dict[str, Any]) -> None:
+def _run_program(launch: dict[str, Any]) -> None:
     target = launch["target"]
     if launch["program"]:
-        _become_program(target, launch["arguments"])
+        _exec_program(target, launch["arguments"])
     sys.argv = [target, *launch["arguments"]]
     if launch["module"]:
         sys.path.insert(0, str(pathlib.Path.cwd()))
@@ -88,7 +88,7 @@ def _become(launch: dict[str, Any]) -> None:
     runpy.run_path(target, run_name="__main__")
 
 
-def _become_program(target: str, arguments: Sequence[str]) -> NoReturn:
+def _exec_program(target: str, arguments: Sequence[str]) -> NoReturn:
     """Nothing of Python is left: how it ends, only its exit code and its stderr tell."""
     _flush()
     try:
@@ -105,7 +105,7 @@ def _print_whole_lines() -> None:
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
-def _draw_new_seeds() -> None:
+def _reseed() -> None:
     # The forked generators would all continue alike; a fresh Python seeds them by chance.
     random.seed()
     numpy = sys.modules.get("numpy")
@@ -113,15 +113,15 @@ def _draw_new_seeds() -> None:
         numpy.random.seed()
 
 
-def _write_down(error: BaseException, path: pathlib.Path) -> None:
-    text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
+def _write_error(error: BaseException, path: pathlib.Path) -> None:
+    text = "".join(traceback.format_exception(type(error), error, _user_frames(error)))
     causes = _causes(error)
     record = TrainingError(
         type=type(error).__name__,
         bases=_classes(error),
         message=str(error)[:4000],
         traceback=text[-16000:],
-        at=time.time(),
+        raised_at=time.time(),
         causes=tuple(name for cause in causes for name in _classes(cause)),
         chain=tuple(f"{type(cause).__name__}: {str(cause)[:1000]}" for cause in causes),
     )
@@ -137,7 +137,7 @@ def _causes(error: BaseException) -> list[BaseException]:
     """The exceptions that led to it, as a traceback shows them."""
     found: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None and len(found) < MOST_CAUSES:
+    while cause is not None and len(found) < MAX_CAUSES:
         hidden = cause.__suppress_context__
         cause = cause.__cause__ or (None if hidden else cause.__context__)
         if cause is not None:
@@ -145,7 +145,7 @@ def _causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _users_part(error: BaseException) -> types.TracebackType | None:
+def _user_frames(error: BaseException) -> types.TracebackType | None:
     """The traceback without our frames and runpy's, as Python itself would show it."""
     ours = {__file__, runpy.__file__, "<frozen runpy>"}
     frames = error.__traceback__

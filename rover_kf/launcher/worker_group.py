@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.launcher import preload
-from rover_kf.launcher.arguments import Launch
-from rover_kf.launcher.event_loop import Errands
-from rover_kf.launcher.rank_env import Place
+from rover_kf.launcher.arguments import LaunchSpec
+from rover_kf.launcher.event_loop import EventLoop
+from rover_kf.launcher.rank_env import RankEnv
 from rover_kf.launcher.stderr_tail import StderrTail, is_terminal
 from rover_kf.launcher.zygote_client import (
-    Counted,
-    Exited,
-    Loading,
-    Nursery,
-    Ready,
-    ServiceEnded,
+    DevicesCounted,
+    ProcessExited,
+    ServiceExited,
     StoreOpened,
+    TorchLoaded,
+    ZygoteClient,
+    ZygoteReady,
 )
 
 KILL_PATIENCE = 30.0
@@ -30,21 +30,21 @@ KILL_PATIENCE = 30.0
 AHEAD_SECONDS = 0.8
 """How much earlier than its processes can be forked a pod joins: the others train on for a second
 then (elastic/rendezvous/rendezvous_limits.py, drain_notice)."""
-MOST_STARTS = 5
+MAX_STARTS = 5
 """Of the process that loads torch; then the container begins anew, and the kubelet backs off."""
 
 
-class Crew:
+class WorkerGroup:
     """What runs in this pod now."""
 
-    def __init__(self, nursery: Nursery, inherited: Mapping[str, str]) -> None:
-        self.nursery = nursery
+    def __init__(self, zygote: ZygoteClient, inherited: Mapping[str, str]) -> None:
+        self.zygote = zygote
         self.inherited = inherited
         self.live: set[int] = set()
         """Local ranks that have not ended."""
         self._store: StoreOpened | None = None
         self._opening = False
-        self._counted: Counted | None = None
+        self._device_counts: DevicesCounted | None = None
         self._tails: dict[int, StderrTail] = {}
         self._starts = 0
         """Of zygotes of which none has been ready yet; 0: it is."""
@@ -57,35 +57,35 @@ class Crew:
         Raises:
             RoverError: one after the other has died before it was ready.
         """
-        if self._starts == MOST_STARTS:
+        if self._starts == MAX_STARTS:
             raise errors.RoverError(
-                f"the process that loads torch ended {MOST_STARTS} times before it was ready; what "
+                f"the process that loads torch ended {MAX_STARTS} times before it was ready; what "
                 "it said stands above: mend the image (torch, a /tmp that can be written)"
             )
         self._starts += 1
-        self.nursery.stop()
+        self.zygote.stop()
         self.live.clear()
         self._store, self._opening, self._ready_at = None, False, None
-        self.nursery.start(self.inherited)
+        self.zygote.start(self.inherited)
 
-    def note(self, event: object) -> None:
+    def on_event(self, event: object) -> None:
         """Take in what an event says."""
-        if isinstance(event, Exited):
+        if isinstance(event, ProcessExited):
             self.live.discard(event.local_rank)
             if event.local_rank in self._tails:
-                self._tails[event.local_rank].settle()
+                self._tails[event.local_rank].flush()
         elif isinstance(event, StoreOpened):
             self._store, self._opening = event, False
-        elif isinstance(event, ServiceEnded):
+        elif isinstance(event, ServiceExited):
             self._on_service_end(event)
-        elif isinstance(event, Counted):
-            self._counted = event
-        elif isinstance(event, Loading):
+        elif isinstance(event, DevicesCounted):
+            self._device_counts = event
+        elif isinstance(event, TorchLoaded):
             self._ready_at = time.monotonic() + preload.rest_seconds(event.seconds)
-        elif isinstance(event, Ready):
+        elif isinstance(event, ZygoteReady):
             self._starts, self._ready_at = 0, time.monotonic()
 
-    def _on_service_end(self, event: ServiceEnded) -> None:
+    def _on_service_end(self, event: ServiceExited) -> None:
         if self._store is not None and self._store.pid == event.pid:
             self._store = None  # the next round's store was killed: open another
         elif self._opening and event.code > 0:
@@ -95,21 +95,21 @@ class Crew:
                 "stands above"
             )
 
-    def spawn(self, places: Sequence[Place], launch: Launch) -> None:
+    def spawn(self, rank_envs: Sequence[RankEnv], launch: LaunchSpec) -> None:
         """Fork the training processes of a round."""
-        for place in places:
+        for place in rank_envs:
             for left_over in (place.error_file, place.variables["TORCHELASTIC_ERROR_FILE"]):
                 pathlib.Path(left_over).unlink(missing_ok=True)
-        self.live.update(place.local_rank for place in places)
-        for place in places:
+        self.live.update(place.local_rank for place in rank_envs)
+        for place in rank_envs:
             if is_terminal():
-                self.nursery.spawn(place, launch, None)
+                self.zygote.spawn(place, launch, None)
                 continue
             tail = self._tails[place.local_rank] = StderrTail()
-            self.nursery.spawn(place, launch, tail.write_end)
+            self.zygote.spawn(place, launch, tail.write_end)
             tail.close_write_end()
 
-    def last_words(self, local_rank: int) -> tuple[str, ...]:
+    def stderr_tail(self, local_rank: int) -> tuple[str, ...]:
         """The last lines that the process wrote on stderr, as far as they are known."""
         tail = self._tails.get(local_rank)
         return tail.lines() if tail else ()
@@ -118,63 +118,63 @@ class Crew:
         """Open a store for the round to come, unless there is one."""
         if self._store is None and not self._opening:
             self._opening = True
-            self.nursery.open_store(host)
+            self.zygote.open_store(host)
 
-    def take_store(self, errands: Errands, host: str) -> StoreOpened:
+    def claim_store(self, event_loop: EventLoop, host: str) -> StoreOpened:
         """The store that was opened; waits for it."""
         while self._store is None:
             self.prepare_store(host)
-            errands.next_event()
+            event_loop.next_event()
         store, self._store = self._store, None
         return store
 
-    def ready(self, errands: Errands) -> None:
+    def wait_ready(self, event_loop: EventLoop) -> None:
         """Wait until all is loaded: a zygote that still loads takes no order."""
         while self._starts:
-            errands.next_event()
+            event_loop.next_event()
 
-    def nearly_ready(self, errands: Errands) -> None:
+    def wait_nearly_ready(self, event_loop: EventLoop) -> None:
         """Wait until training processes can be forked, or will be AHEAD_SECONDS from now."""
         while True:
             ready_at = self._ready_at
             left = None if ready_at is None else ready_at - AHEAD_SECONDS - time.monotonic()
             if left is not None and left <= 0:
                 return
-            errands.next_event(left)
+            event_loop.next_event(left)
 
-    def count_processes(self, errands: Errands, wanted: str) -> int:
+    def count_processes(self, event_loop: EventLoop, nproc: str) -> int:
         """How many processes ``--nproc-per-node`` means on this machine.
 
         Raises:
             InputError: accelerators were asked for and there is none.
         """
-        if wanted.isdecimal():
-            return int(wanted)
-        self.nursery.count()
-        while self._counted is None:
-            errands.next_event()
-        counted = self._counted
-        if wanted == "gpu" and not counted.gpu:
+        if nproc.isdecimal():
+            return int(nproc)
+        self.zygote.count()
+        while self._device_counts is None:
+            event_loop.next_event()
+        counted = self._device_counts
+        if nproc == "gpu" and not counted.gpu:
             raise errors.InputError("--nproc-per-node=gpu, but there is no GPU; use cpu or auto")
-        if wanted == "cpu":
+        if nproc == "cpu":
             return counted.cpu
         return counted.gpu or counted.cpu
 
-    def kill(self, errands: Errands, *, term_grace: float = 0.0) -> None:
+    def kill(self, event_loop: EventLoop, *, term_grace: float = 0.0) -> None:
         """End all training processes; returns when the last is gone.
 
         Raises:
             RoverError: a process outlived SIGKILL (it hangs in the kernel).
         """
         if term_grace:
-            self._signal(errands, signal.SIGTERM, term_grace)
-        self._signal(errands, signal.SIGKILL, KILL_PATIENCE)
+            self._signal(event_loop, signal.SIGTERM, term_grace)
+        self._signal(event_loop, signal.SIGKILL, KILL_PATIENCE)
         if self.live:
             raise errors.RoverError(f"processes {sorted(self.live)} do not end by SIGKILL")
 
-    def _signal(self, errands: Errands, number: int, patience: float) -> None:
+    def _signal(self, event_loop: EventLoop, number: int, patience: float) -> None:
         until = time.monotonic() + patience
         if self.live:
-            self.nursery.kill(number)
+            self.zygote.kill(number)
         while self.live and (left := until - time.monotonic()) > 0:
-            errands.next_event(left)
+            event_loop.next_event(left)

@@ -77,71 +77,73 @@ class Zygote:
                         read_end.recv(4096)
                         self._reap()
                         continue
-                    work = self._take_order()
+                    work = self._read_command()
                     if work:
                         signal.set_wakeup_fd(-1)
                         read_end.close()
                         write_end.close()
                         return work
 
-    def obey_waiting(self) -> Callable[[], None] | None:
+    def handle_pending(self) -> Callable[[], None] | None:
         """Obey what was ordered so far; a function is a child's work, as of ``serve``."""
         while select.select([self.control], [], [], 0.0)[0]:
-            if work := self._take_order():
+            if work := self._read_command():
                 return work
         return None
 
-    def _take_order(self) -> Callable[[], None] | None:
+    def _read_command(self) -> Callable[[], None] | None:
         message, descriptors, _, _ = socket.recv_fds(
             self.control, LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
         )
         if not message:
             return lambda: None
-        work = self._obey(json.loads(message), descriptors)
+        work = self._handle(json.loads(message), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         return work
 
-    def _obey(self, order: dict[str, Any], descriptors: Sequence[int]) -> Callable[[], None] | None:
-        if order["do"] == "spawn":
-            place = order["place"]
+    def _handle(
+        self, command: dict[str, Any], descriptors: Sequence[int]
+    ) -> Callable[[], None] | None:
+        if command["do"] == "spawn":
+            place = command["place"]
             pid = self._fork()
             if pid == 0:
                 self.control.close()
                 for descriptor in descriptors:
                     os.dup2(descriptor, STDERR)
-                return functools.partial(worker.run, place, order["launch"])
+                return functools.partial(worker.run, place, command["launch"])
             self.children[pid] = place["local_rank"]
-        elif order["do"] in ("store", "count"):
+        elif command["do"] in ("store", "count"):
             pid = self._fork()
-            if pid == 0 and order["do"] == "store":
-                return functools.partial(keep_store, self.control, order["host"])
+            if pid == 0 and command["do"] == "store":
+                return functools.partial(serve_store, self.control, command["host"])
             if pid == 0:
-                return functools.partial(count_processes, self.control)
+                return functools.partial(report_device_counts, self.control)
             self.services.add(pid)
-        elif order["do"] == "check":
+        elif command["do"] == "check":
             pid = self._fork()
             if pid == 0:
                 tell = functools.partial(_send, self.control)
-                return functools.partial(node_check_worker.run, order["task"], tell)
+                return functools.partial(node_check_worker.run, command["task"], tell)
             self.services.add(pid)
             self.checks.add(pid)
         else:
-            self._signal(order)
+            self._signal(command)
         return None
 
-    def _signal(self, order: dict[str, Any]) -> None:
-        if order["do"] == "kill":
+    def _signal(self, command: dict[str, Any]) -> None:
+        if command["do"] == "kill":
             for pid in self.children:
-                _kill_group(pid, order["signal"])
-        elif order["do"] == "stacks":
+                _kill_group(pid, command["signal"])
+        elif command["do"] == "stacks":
             for pid, local_rank in self.children.items():
-                stack_dumps.request(pid, order["files"][str(local_rank)])
-        elif order["do"] == "end checks":
+                stack_dumps.request_dump(pid, command["files"][str(local_rank)])
+        elif command["do"] == "end checks":
             for pid in self.checks:
                 _kill_group(pid, signal.SIGKILL)
-        elif order["do"] == "drop" and order["pid"] in self.services:
-            os.kill(order["pid"], signal.SIGKILL)
+        elif command["do"] == "drop" and command["pid"] in self.services:
+            os.kill(command["pid"], signal.SIGKILL)
 
     def _fork(self) -> int:
         """Fork; 0 in the child, which dies with this process."""
@@ -178,7 +180,7 @@ class Zygote:
             _send(self.control, {"event": "exited", "local_rank": local_rank, "code": code})
 
 
-def keep_store(control: socket.socket, host: str) -> None:
+def serve_store(control: socket.socket, host: str) -> None:
     """Open a TCPStore, say its port, keep it until killed; without torch a port that is kept."""
     opened = _open_store(host) if preload.has_torch(os.environ) else _open_port(host)
     _send(control, {"event": "store", "pid": os.getpid(), "port": opened[1]})
@@ -201,7 +203,7 @@ def _open_port(host: str) -> tuple[object, int]:
     return held, held.getsockname()[1]
 
 
-def count_processes(control: socket.socket) -> None:
+def report_device_counts(control: socket.socket) -> None:
     """Say how many processes ``auto`` means: one an accelerator, else one a CPU."""
     import torch  # noqa: PLC0415 - loaded in this process only
 
@@ -221,7 +223,7 @@ def main(control_fd: int) -> None:
     gc.disable()
     preload.load_first(os.environ)
     _send(control, {"event": "loading", "seconds": time.monotonic() - begun})
-    work = zygote.obey_waiting()
+    work = zygote.handle_pending()
     if work is None:
         preload.load_rest(os.environ)
         gc.freeze()

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.launcher.arguments import Launch
-from rover_kf.launcher.rank_env import Place
+from rover_kf.launcher.arguments import LaunchSpec
+from rover_kf.launcher.rank_env import RankEnv
 
 LONGEST_MESSAGE = 1 << 20
 
@@ -29,7 +29,7 @@ PROGRAM = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Exited:
+class ProcessExited:
     """A training process has ended."""
 
     local_rank: int
@@ -46,7 +46,7 @@ class StoreOpened:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ServiceEnded:
+class ServiceExited:
     """A store, or the process that counted, has ended."""
 
     pid: int
@@ -54,7 +54,7 @@ class ServiceEnded:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Counted:
+class DevicesCounted:
     """How many accelerators and CPUs there are."""
 
     gpu: int
@@ -62,15 +62,15 @@ class Counted:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Checked:
+class CheckMeasured:
     """A process has measured."""
 
-    told: Mapping[str, Any]
+    result: Mapping[str, Any]
     """What measure.py found."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Loading:
+class TorchLoaded:
     """torch is there; the rest is being loaded."""
 
     seconds: float
@@ -78,7 +78,7 @@ class Loading:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Ready:
+class ZygoteReady:
     """All is loaded."""
 
 
@@ -87,7 +87,7 @@ class ZygoteDied:
     """The zygote has ended, and all training processes with it."""
 
 
-class Nursery:
+class ZygoteClient:
     """One zygote; events go to the agent's queue."""
 
     def __init__(self, events: queue.SimpleQueue[Any]) -> None:
@@ -109,49 +109,49 @@ class Nursery:
         self._control = ours
         threading.Thread(target=self._listen, args=(ours,), daemon=True, name="zygote").start()
 
-    def spawn(self, place: Place, launch: Launch, stderr: int | None) -> None:
+    def spawn(self, rank_env: RankEnv, launch: LaunchSpec, stderr: int | None) -> None:
         """Fork a training process.
 
         Args:
-            place: of it.
+            rank_env: of it.
             launch: what it runs.
             stderr: descriptor that it writes to instead of the container's; None leaves it.
         """
-        order = {"do": "spawn", "place": dataclasses.asdict(place)}
+        order = {"do": "spawn", "place": dataclasses.asdict(rank_env)}
         order["launch"] = dataclasses.asdict(launch)
-        self._order(order, [] if stderr is None else [stderr])
+        self._send(order, [] if stderr is None else [stderr])
 
     def kill(self, number: int) -> None:
         """Signal the training processes' groups; each end comes as Exited."""
-        self._order({"do": "kill", "signal": number})
+        self._send({"do": "kill", "signal": number})
 
-    def ask_stacks(self, files: Mapping[str, str]) -> None:
+    def request_stacks(self, files: Mapping[str, str]) -> None:
         """Have training processes write where they stand (stacks.py).
 
         Args:
             files: of each, by its local rank.
         """
-        self._order({"do": "stacks", "files": dict(files)})
+        self._send({"do": "stacks", "files": dict(files)})
 
     def open_store(self, host: str) -> None:
         """Open a store; StoreOpened comes."""
-        self._order({"do": "store", "host": host})
+        self._send({"do": "store", "host": host})
 
     def drop_store(self, pid: int) -> None:
         """End a store that no round uses any more."""
-        self._order({"do": "drop", "pid": pid})
+        self._send({"do": "drop", "pid": pid})
 
     def count(self) -> None:
         """Count accelerators and CPUs; Counted comes."""
-        self._order({"do": "count"})
+        self._send({"do": "count"})
 
     def check(self, task: Mapping[str, Any]) -> None:
         """Measure in a process of its own (measure.py); Checked comes."""
-        self._order({"do": "check", "task": dict(task)})
+        self._send({"do": "check", "task": dict(task)})
 
     def end_checks(self) -> None:
         """End processes that still measure."""
-        self._order({"do": "end checks"})
+        self._send({"do": "end checks"})
 
     def stop(self) -> None:
         """End the zygote and everything that it forked."""
@@ -163,11 +163,11 @@ class Nursery:
         control.shutdown(socket.SHUT_RDWR)
         control.close()
 
-    def _order(self, order: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def _send(self, command: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         if self._control is None:
             return
         try:
-            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
+            socket.send_fds(self._control, [json.dumps(command).encode()], descriptors)
         except OSError:
             # It is dying; the listener sees the end of its messages and says so.
             return
@@ -189,16 +189,16 @@ class Nursery:
 def _event(message: dict[str, Any]) -> object:
     match message["event"]:
         case "exited":
-            return Exited(message["local_rank"], message["code"])
+            return ProcessExited(message["local_rank"], message["code"])
         case "store":
             return StoreOpened(message["pid"], message["port"])
         case "ended":
-            return ServiceEnded(message["pid"], message["code"])
+            return ServiceExited(message["pid"], message["code"])
         case "count":
-            return Counted(message["gpu"], message["cpu"])
+            return DevicesCounted(message["gpu"], message["cpu"])
         case "checked":
-            return Checked(message)
+            return CheckMeasured(message)
         case "loading":
-            return Loading(message["seconds"])
+            return TorchLoaded(message["seconds"])
         case _:
-            return Ready()
+            return ZygoteReady()

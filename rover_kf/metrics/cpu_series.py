@@ -9,9 +9,9 @@ import heapq
 
 from rover_kf.api.faults.cpu_raises import CpuCount, CpuUse, PodCpu
 
-MOST = 60
+MAX_COUNTS = 60
 """Counts that are kept, spread over the time that is told of."""
-MOST_PODS = 8
+MAX_PODS = 8
 """That are told of."""
 
 
@@ -38,18 +38,18 @@ class CpuSeries:
         kept = self._counts
         if kept and (count.limit != kept[-1].limit or count.used < kept[-1].used):
             self.begin()  # another limit, or another container
-        if len(kept) > 1 and count.at - kept[-2].at < self._seconds / MOST:
+        if len(kept) > 1 and count.measured_at - kept[-2].measured_at < self._seconds / MAX_COUNTS:
             kept.pop()
         kept.append(count)
-        while len(kept) > 1 and count.at - kept[1].at >= self._seconds:
+        while len(kept) > 1 and count.measured_at - kept[1].measured_at >= self._seconds:
             kept.popleft()
 
-    def use(self) -> CpuUse | None:
+    def usage(self) -> CpuUse | None:
         """Over the time that is told of; None while less of it was seen."""
         if not self._counts:
             return None
         first, last = self._counts[0], self._counts[-1]
-        spent = last.at - first.at
+        spent = last.measured_at - first.measured_at
         if spent < self._seconds:
             return None
         throttled = (last.throttled - first.throttled) * last.period / spent
@@ -57,7 +57,7 @@ class CpuSeries:
         return CpuUse(cores, last.limit, min(throttled, 1.0), spent)
 
 
-class CpuOfPods:
+class PodCpuSeries:
     """The same of all pods of a world.
 
     Args:
@@ -79,8 +79,8 @@ class CpuOfPods:
             return
         self._pods.setdefault(pod, CpuSeries(self._seconds)).add(count)
 
-    def uses(self) -> tuple[PodCpu, ...]:
+    def usages(self) -> tuple[PodCpu, ...]:
         """Those held back most first."""
-        told = ((pod, series.use()) for pod, series in sorted(self._pods.items()))
+        told = ((pod, series.usage()) for pod, series in sorted(self._pods.items()))
         found = [PodCpu(pod, use) for pod, use in told if use is not None]
-        return tuple(heapq.nlargest(MOST_PODS, found, key=lambda one: one.use.throttled))
+        return tuple(heapq.nlargest(MAX_PODS, found, key=lambda pod_cpu: pod_cpu.use.throttled))

@@ -8,7 +8,7 @@ import collections
 import dataclasses
 
 from rover_kf.api.leases import DataStatus, WorkerShare
-from rover_kf.api.samples import DataPlace, StepReport
+from rover_kf.api.samples import DataPosition, StepReport
 
 WINDOW_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
@@ -16,27 +16,27 @@ _MOST, _MOST_WORKERS = 16, 64
 
 
 @dataclasses.dataclass(slots=True)
-class _Known:
+class _DatasetState:
     """Of one data set, in one round."""
 
-    newest: DataPlace
+    newest: DataPosition
     """Of the rank that is farthest: ranks tell one after the other."""
-    ranks: dict[int, DataPlace]
-    looks: collections.deque[tuple[float, int]]
+    ranks: dict[int, DataPosition]
+    samples: collections.deque[tuple[float, int]]
     """Samples since the first epoch, by when they were told."""
 
 
-class Places:
+class DatasetProgress:
     """One a coordinator."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._datasets: dict[str, _DatasetState] = {}
 
     def begin(self) -> None:
         """A round begins: its ranks may have gone back to a checkpoint."""
-        self._known.clear()
+        self._datasets.clear()
 
-    def heard(self, report: StepReport, now: float) -> None:
+    def on_report(self, report: StepReport, now: float) -> None:
         """Take where a rank of the current round is.
 
         Args:
@@ -44,19 +44,21 @@ class Places:
             now: seconds of any steady clock.
         """
         for place in report.data[:_MOST]:
-            known = self._known.get(place.name)
+            known = self._datasets.get(place.name)
             if known is None:
-                if len(self._known) >= _MOST:
+                if len(self._datasets) >= _MOST:
                     continue
-                known = _Known(place, {}, collections.deque([(now, _total(place))]))
-                self._known[place.name] = known
+                known = _DatasetState(
+                    place, {}, collections.deque([(now, _consumed_samples(place))])
+                )
+                self._datasets[place.name] = known
             known.ranks[report.rank] = place
-            if _total(place) > _total(known.newest):
+            if _consumed_samples(place) > _consumed_samples(known.newest):
                 known.newest = place
-            if now - known.looks[-1][0] >= _LOOK_SECONDS:
-                known.looks.append((now, _total(known.newest)))
-            while now - known.looks[0][0] > WINDOW_SECONDS and len(known.looks) > 1:
-                known.looks.popleft()
+            if now - known.samples[-1][0] >= _LOOK_SECONDS:
+                known.samples.append((now, _consumed_samples(known.newest)))
+            while now - known.samples[0][0] > WINDOW_SECONDS and len(known.samples) > 1:
+                known.samples.popleft()
 
     def status(self, now: float) -> tuple[DataStatus, ...]:
         """All data sets.
@@ -64,30 +66,30 @@ class Places:
         Args:
             now: of the same clock.
         """
-        return tuple(_status(known, now) for known in self._known.values())
+        return tuple(_status(known, now) for known in self._datasets.values())
 
 
-def _status(known: _Known, now: float) -> DataStatus:
-    place, (begun, before) = known.newest, known.looks[0]
-    read = _total(place) - before
+def _status(state: _DatasetState, now: float) -> DataStatus:
+    place, (begun, before) = state.newest, state.samples[0]
+    read = _consumed_samples(place) - before
     rate = read / (now - begun) if now > begun else 0.0
-    ranks = [(rank, at) for rank, at in known.ranks.items() if at.epoch == place.epoch]
-    busy = sorted(ranks, key=lambda item: -item[1].taken)
+    ranks = [(rank, at) for rank, at in state.ranks.items() if at.epoch == place.epoch]
+    busy = sorted(ranks, key=lambda item: -item[1].consumed)
     return DataStatus(
         name=place.name,
         epoch=place.epoch,
         epochs=0,
         slots=place.samples,
         done=place.done,
-        outstanding=sum(at.ahead for at in known.ranks.values()),
+        outstanding=sum(at.prefetched for at in state.ranks.values()),
         poisoned=0,
         rate=round(rate, 3),
         eta_seconds=round((place.samples - place.done) / rate, 1) if rate else None,
         workers=tuple(
-            WorkerShare(str(rank), at.taken, at.ahead) for rank, at in busy[:_MOST_WORKERS]
+            WorkerShare(str(rank), at.consumed, at.prefetched) for rank, at in busy[:_MOST_WORKERS]
         ),
     )
 
 
-def _total(place: DataPlace) -> int:
-    return place.epoch * place.samples + place.done
+def _consumed_samples(position: DataPosition) -> int:
+    return position.epoch * position.samples + position.done

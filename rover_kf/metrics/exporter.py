@@ -69,7 +69,7 @@ def render(
     job: str,
     status: CoordinatorStatus | None,
     *,
-    told: Mapping[str, int] | None = None,
+    event_counts: Mapping[str, int] | None = None,
     storage: bool = False,
     silent_seconds: float = 0.0,
     certificate_ends: float = 0.0,
@@ -80,7 +80,7 @@ def render(
         pod: whose sidecar it is.
         job: of the pod.
         status: of the coordinator; None: this sidecar has none.
-        told: how often the coordinator has told each Event.
+        event_counts: how often the coordinator has told each Event.
         storage: whether checkpoints go to storage at all.
         silent_seconds: how long storage has not answered this sidecar; 0: it does.
         certificate_ends: when the certificate that it shows ends, Unix seconds; 0: it shows none.
@@ -128,7 +128,7 @@ def render(
         registry=registry,
     )
     for reason in _EVENTS:
-        events.labels(job, reason).inc((told or {}).get(reason, 0))
+        events.labels(job, reason).inc((event_counts or {}).get(reason, 0))
     kept = Gauge(
         "rover_kf_storage", "1 where checkpoints go to storage, else 0.", ["job"], registry=registry
     )
@@ -136,11 +136,11 @@ def render(
     return generate_latest(registry)
 
 
-def _add_data(registry: CollectorRegistry, job: str, told: tuple[DataStatus, ...]) -> None:
+def _add_data(registry: CollectorRegistry, job: str, statuses: tuple[DataStatus, ...]) -> None:
     """How far data sets are read, and by whom."""
     for name, text in _DATA_GAUGES.items():
         gauge = Gauge(f"rover_kf_data_{name}", text, ["job", "data"], registry=registry)
-        for data in told:
+        for data in statuses:
             gauge.labels(job, data.name).set(getattr(data, name))
     left = Gauge(
         "rover_kf_data_eta_seconds",
@@ -148,12 +148,12 @@ def _add_data(registry: CollectorRegistry, job: str, told: tuple[DataStatus, ...
         ["job", "data"],
         registry=registry,
     )
-    for data in told:
+    for data in statuses:
         if data.eta_seconds is not None:
             left.labels(job, data.name).set(data.eta_seconds)
     for name, text in _SHARE_GAUGES.items():
         labels = ["job", "data", "rank"]
         gauge = Gauge(f"rover_kf_data_rank_{name}", text, labels, registry=registry)
-        for data in told:
+        for data in statuses:
             for share in data.workers:
                 gauge.labels(job, data.name, share.rank).inc(getattr(share, name))

@@ -20,7 +20,7 @@ _SECOND = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Account:
+class GoodputAccount:
     """Microseconds spent so far, and where the current ones go; Unix times."""
 
     started: int
@@ -31,36 +31,36 @@ class Account:
     spent: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def begin(cls, at: float) -> Account:
+    def begin(cls, timestamp: float) -> GoodputAccount:
         """An empty account; all times here are Unix seconds."""
-        return cls(_whole(at), _whole(at))
+        return cls(_microseconds(timestamp), _microseconds(timestamp))
 
     @classmethod
-    def recall(
+    def restore(
         cls, started_at: float, settled_at: float, *, bucket: str, spent: Mapping[str, float]
-    ) -> Account:
+    ) -> GoodputAccount:
         """An account as it was: all of it in seconds."""
-        whole = {name: _whole(seconds) for name, seconds in spent.items()}
-        return cls(_whole(started_at), _whole(settled_at), bucket, whole)
+        whole = {name: _microseconds(seconds) for name, seconds in spent.items()}
+        return cls(_microseconds(started_at), _microseconds(settled_at), bucket, whole)
 
-    def enter(self, bucket: str, at: float) -> Account:
+    def enter(self, bucket: str, timestamp: float) -> GoodputAccount:
         """From then on time goes into that bucket; a time in the past is moved up."""
         if bucket not in BUCKETS:
             message = f"{bucket!r} is no bucket; there are {', '.join(BUCKETS)}"
             raise ValueError(message)
-        since = max(_whole(at), self.since)
+        since = max(_microseconds(timestamp), self.since)
         return dataclasses.replace(
             self,
             since=since,
             bucket=bucket,
-            spent=_more(self.spent, self.bucket, since - self.since),
+            spent=_add_seconds(self.spent, self.bucket, since - self.since),
         )
 
-    def claim(self, bucket: str) -> Account:
+    def reassign(self, bucket: str) -> GoodputAccount:
         """The time that is not accounted for yet goes into that bucket, in place of the current."""
         return self.enter(bucket, self.since / _SECOND)
 
-    def step(self, began: float, ended: float, *, saving: float, redone: bool) -> Account:
+    def step(self, began: float, ended: float, *, saving: float, redone: bool) -> GoodputAccount:
         """A step was made.
 
         Args:
@@ -72,8 +72,8 @@ class Account:
         bucket = "redone" if redone else "productive"
         entered = self.enter(bucket, began)
         left = entered.enter(bucket, ended)
-        saved = 0 if redone else min(max(_whole(saving), 0), left.since - entered.since)
-        spent = _more(_more(left.spent, "checkpoint", saved), bucket, -saved)
+        saved = 0 if redone else min(max(_microseconds(saving), 0), left.since - entered.since)
+        spent = _add_seconds(_add_seconds(left.spent, "checkpoint", saved), bucket, -saved)
         return dataclasses.replace(left, spent=spent)
 
     def totals(self, now: float) -> Goodput:
@@ -96,9 +96,9 @@ class Account:
         return self.started / _SECOND
 
 
-def _whole(seconds: float) -> int:
+def _microseconds(seconds: float) -> int:
     return round(seconds * _SECOND)
 
 
-def _more(spent: dict[str, int], bucket: str, amount: int) -> dict[str, int]:
+def _add_seconds(spent: dict[str, int], bucket: str, amount: int) -> dict[str, int]:
     return {**spent, bucket: spent.get(bucket, 0) + amount} if amount else spent

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from rover_kf.api.faults.memory_raises import MemoryTrend
 
-MOST = 60
+MAX_SAMPLES = 60
 """Samples that are kept; beyond them every other one goes, and the distance doubles."""
-LEAST = 20
+MIN_SAMPLES = 20
 """Of which a trend may be told."""
 EVERY_SECONDS = 2.0
 NEWEST = 3
@@ -39,17 +39,17 @@ class MemorySeries:
         self._samples.clear()
         self._every = EVERY_SECONDS
 
-    def add(self, at: float, memory: float) -> None:
+    def add(self, timestamp: float, memory: float) -> None:
         """Take a sample, unless the last one is newer than the distance that is kept."""
-        if self._samples and at - self._samples[-1][0] < self._every:
+        if self._samples and timestamp - self._samples[-1][0] < self._every:
             return
-        self._samples.append((at, memory))
-        if len(self._samples) > MOST:
+        self._samples.append((timestamp, memory))
+        if len(self._samples) > MAX_SAMPLES:
             self._samples, self._every = self._samples[::2], 2 * self._every
 
     def trend(self) -> MemoryTrend | None:
         """The trend; None while there is too little to tell it."""
-        if len(self._samples) < LEAST:
+        if len(self._samples) < MIN_SAMPLES:
             return None
         slopes = _slopes(self._samples)
         newer = _slopes(self._samples[len(self._samples) // 2 :])

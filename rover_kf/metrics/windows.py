@@ -16,16 +16,16 @@ import statistics
 from rover_kf.api.samples import StepReport, StepSample, Throughput
 
 WARM_UP_STEPS = 3
-MOST_WINDOWS = 64
+MAX_WINDOWS = 64
 """Kept; beyond it the oldest of the world with the most is given up, so that what another size
 showed is not forgotten while the job stays at one."""
-MOST_OPEN_STEPS = 4096
+MAX_OPEN_STEPS = 4096
 """Steps that some rank has not reported; beyond it the oldest are given up."""
 RECENT_STEPS = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WholeStep:
+class CompletedStep:
     """A step that every rank has ended."""
 
     step: int
@@ -39,7 +39,7 @@ class WholeStep:
     tells how far they are now and then."""
 
 
-class Windows:
+class ThroughputWindows:
     """The windows of one job.
 
     Args:
@@ -51,23 +51,23 @@ class Windows:
         self._round = 0
         self._nodes = 0
         self._world_size = 0
-        self._skip = WARM_UP_STEPS
-        self._told = 0
+        self._warm_up_left = WARM_UP_STEPS
+        self._last_step = 0
         self._open: dict[int, dict[int, StepSample]] = {}
-        self._steps: list[WholeStep] = []
+        self._steps: list[CompletedStep] = []
         self._closed: list[Throughput] = []
-        self._recent: collections.deque[WholeStep] = collections.deque(maxlen=RECENT_STEPS)
+        self._recent: collections.deque[CompletedStep] = collections.deque(maxlen=RECENT_STEPS)
 
     def begin(self, round_number: int, *, nodes: int, world_size: int) -> None:
         """A new world: an unfinished window is dropped, warm-up begins."""
         self._round, self._nodes, self._world_size = round_number, nodes, world_size
-        self._skip = WARM_UP_STEPS
-        self._told = 0
+        self._warm_up_left = WARM_UP_STEPS
+        self._last_step = 0
         self._open.clear()
         self._steps.clear()
         self._recent.clear()
 
-    def observe(self, report: StepReport) -> tuple[WholeStep, ...]:
+    def observe(self, report: StepReport) -> tuple[CompletedStep, ...]:
         """Take a report; returns the steps that it completed. Other rounds' are ignored."""
         if report.round != self._round:
             return ()
@@ -76,11 +76,11 @@ class Windows:
             ranks = self._open.setdefault(sample.step, {})
             ranks[report.rank] = sample
             if len(ranks) == self._world_size:
-                found.append(self._whole(self._open.pop(sample.step)))
-        while len(self._open) > MOST_OPEN_STEPS:
+                found.append(self._complete_step(self._open.pop(sample.step)))
+        while len(self._open) > MAX_OPEN_STEPS:
             del self._open[min(self._open)]
         for step in found:
-            self._take(step)
+            self._add_step(step)
         return tuple(found)
 
     @property
@@ -98,7 +98,7 @@ class Windows:
     def closes_at(self) -> float:
         """When the open window will probably close, by the samples' clock; 0 in warm-up."""
         begun = bool(self._steps)
-        if self._skip or not (begun or self._recent):
+        if self._warm_up_left or not (begun or self._recent):
             return 0.0
         newest = self._recent[-1]
         first = self._steps[0] if begun else newest
@@ -107,21 +107,21 @@ class Windows:
         left = started_at + self._seconds - newest.ended_at
         return newest.ended_at + math.ceil(left / seconds) * seconds if seconds else 0.0
 
-    def _whole(self, ranks: dict[int, StepSample]) -> WholeStep:
-        step = _join(ranks)
-        stride = max(step.step - self._told, 1) if self._told else 1
-        self._told = step.step
+    def _complete_step(self, ranks: dict[int, StepSample]) -> CompletedStep:
+        step = _merge_ranks(ranks)
+        stride = max(step.step - self._last_step, 1) if self._last_step else 1
+        self._last_step = step.step
         return dataclasses.replace(step, stride=stride)
 
-    def _take(self, step: WholeStep) -> None:
-        if self._skip:
-            self._skip -= 1
+    def _add_step(self, step: CompletedStep) -> None:
+        if self._warm_up_left:
+            self._warm_up_left -= 1
             return
         self._recent.append(step)
         self._steps.append(step)
         started_at = self._steps[0].ended_at - self._steps[0].seconds
         if step.ended_at - started_at >= self._seconds:
-            self._closed = without_excess([*self._closed, self._summarise(started_at)])
+            self._closed = keep_recent([*self._closed, self._summarise(started_at)])
             self._steps.clear()
 
     def _summarise(self, started_at: float) -> Throughput:
@@ -142,23 +142,23 @@ class Windows:
         )
 
 
-def without_excess(windows: list[Throughput]) -> list[Throughput]:
+def keep_recent(windows: list[Throughput]) -> list[Throughput]:
     """At most MOST_WINDOWS, some of each world.
 
     Args:
         windows: oldest first.
     """
     kept = list(windows)
-    while len(kept) > MOST_WINDOWS:
+    while len(kept) > MAX_WINDOWS:
         counts = collections.Counter((window.nodes, window.world_size) for window in kept)
         largest = max(counts.values())
         kept.remove(next(w for w in kept if counts[w.nodes, w.world_size] == largest))
     return kept
 
 
-def _join(ranks: dict[int, StepSample]) -> WholeStep:
+def _merge_ranks(ranks: dict[int, StepSample]) -> CompletedStep:
     samples = ranks.values()
-    return WholeStep(
+    return CompletedStep(
         step=next(iter(samples)).step,
         ended_at=max(sample.ended_at for sample in samples),
         seconds=max(sample.seconds for sample in samples),

@@ -29,8 +29,8 @@ def export_model(
 
     Raises:
         InputError: there is no such checkpoint or format, or it is not for this state.
-        TornSnapshot: the checkpoint is damaged.
-        StorageFailed: the storage cannot be read.
+        CorruptSnapshot: the checkpoint is damaged.
+        StorageError: the storage cannot be read.
     """
     forms = typing.get_args(Format)
     if form not in forms:

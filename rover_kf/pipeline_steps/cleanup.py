@@ -17,18 +17,18 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.client import RoverClient
-from rover_kf.pipeline_steps.step_context import Step
+from rover_kf.pipeline_steps.step_context import StepContext
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 60.0
+RETRY_SECONDS = 60.0
 """How long an API server that is away, and pods that end, are waited for."""
 PAUSE_SECONDS = 1.0
 
 
-def clean(
+def delete_run_jobs(
     rover: RoverClient,
-    step: Step,
+    step: StepContext,
     *,
     finished: bool = False,
     say: Callable[[str], None] = print,
@@ -55,20 +55,20 @@ def clean(
             "whose jobs to delete is not known: outside of Kubeflow's own pods, give the run as "
             "dsl.PIPELINE_JOB_ID_PLACEHOLDER"
         )
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + RETRY_SECONDS
     deleted, refused = [], []
-    for job in _tried(lambda: rover.list(step.namespace), until, say, pause):
-        if not _is_meant(job, step, finished=finished, say=say):
+    for job in _retry(lambda: rover.list(step.namespace), until, say, pause):
+        if not _is_selected(job, step, finished=finished, say=say):
             continue
         try:
-            _tried(lambda key=job.key: rover.delete(key), until, say, pause)  # type: ignore[misc]
+            _retry(lambda key=job.key: rover.delete(key), until, say, pause)  # type: ignore[misc]
         except errors.RoverError as cause:
             say(f"{job.key} could not be deleted: {cause}")
             refused.append(cause)
             continue
         say(f"{job.key} is deleted")
         deleted.append(job.key)
-    for key in _left(rover, deleted, until, pause):
+    for key in _wait_deleted(rover, deleted, until, pause):
         say(f"{key} is still ending")
     say(f"{len(deleted)} jobs of run {step.run} deleted")
     if refused:
@@ -76,7 +76,9 @@ def clean(
     return tuple(deleted)
 
 
-def _is_meant(job: ObservedJob, step: Step, *, finished: bool, say: Callable[[str], None]) -> bool:
+def _is_selected(
+    job: ObservedJob, step: StepContext, *, finished: bool, say: Callable[[str], None]
+) -> bool:
     if job.annotations.get(names.LAUNCH_RUN_ANNOTATION) != step.run:
         return False
     if job.finished and not finished:
@@ -85,7 +87,7 @@ def _is_meant(job: ObservedJob, step: Step, *, finished: bool, say: Callable[[st
     return True
 
 
-def _tried(call: Callable[[], T], until: float, say: Callable[[str], None], pause: float) -> T:
+def _retry(call: Callable[[], T], until: float, say: Callable[[str], None], pause: float) -> T:
     """Call it until the API server answers: nobody comes after the exit handler."""
     while True:
         try:
@@ -97,20 +99,22 @@ def _tried(call: Callable[[], T], until: float, say: Callable[[str], None], paus
             time.sleep(pause)
 
 
-def _left(rover: RoverClient, keys: list[JobKey], until: float, pause: float) -> list[JobKey]:
+def _wait_deleted(
+    rover: RoverClient, keys: list[JobKey], until: float, pause: float
+) -> list[JobKey]:
     """Those that have not ended in time."""
     left = list(keys)
-    while left := [key for key in left if _is_there(rover, key)]:
+    while left := [key for key in left if _exists(rover, key)]:
         if time.monotonic() > until:
             break
         time.sleep(pause)
     return left
 
 
-def _is_there(rover: RoverClient, key: JobKey) -> bool:
+def _exists(rover: RoverClient, key: JobKey) -> bool:
     try:
         return bool(rover.cluster.list_pods(key)) or bool(rover.get(key))
     except errors.ClusterUnavailable:
         return True
-    except (errors.JobNotFound, errors.InputError):  # gone, or not to be looked at
+    except (errors.NoSuchJob, errors.InputError):  # gone, or not to be looked at
         return False

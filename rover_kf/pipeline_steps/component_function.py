@@ -16,7 +16,7 @@ _VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WrappedFunction:
+class ComponentFunction:
     """What shall run in each training process, and how many of them."""
 
     function: str
@@ -24,8 +24,8 @@ class WrappedFunction:
     """Python that defines it."""
     image: str
     """With Python >= 3.10, torch and what the function imports."""
-    least: int = 1
-    most: int = 1
+    min_replicas: int = 1
+    max_replicas: int = 1
     processes: int = 1
     """Training processes of a replica."""
     cpu: str = ""
@@ -51,7 +51,7 @@ class WrappedFunction:
             "resources": {key: value for key, value in resources.items() if value},
         }
         worker = {
-            "replicas": self.most,
+            "replicas": self.max_replicas,
             "restartPolicy": "ExitCode",
             "template": {"spec": {"containers": [container]}},
         }
@@ -66,7 +66,10 @@ class WrappedFunction:
             },
             "spec": {
                 "nprocPerNode": str(self.processes),
-                "elasticPolicy": {"minReplicas": self.least, "maxReplicas": self.most},
+                "elasticPolicy": {
+                    "minReplicas": self.min_replicas,
+                    "maxReplicas": self.max_replicas,
+                },
                 "pytorchReplicaSpecs": {"Worker": worker},
             },
         }

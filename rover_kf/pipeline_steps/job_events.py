@@ -17,7 +17,7 @@ from rover_kf.client import RoverClient
 
 
 @final
-class Hearing:
+class EventReader:
     """Reads Events until it is refused.
 
     Args:
@@ -27,7 +27,7 @@ class Hearing:
 
     def __init__(self, rover: RoverClient, say: Callable[[str], None] = print) -> None:
         self._rover, self._say = rover, say
-        self._refused = False
+        self._denied = False
 
     def events(self, key: JobKey) -> tuple[Event, ...]:
         """Those of the job, oldest first; none once they were refused, which is told once.
@@ -35,12 +35,12 @@ class Hearing:
         Raises:
             ClusterUnavailable: the API server does not answer.
         """
-        if self._refused:
+        if self._denied:
             return ()
         try:
             return tuple(self._rover.events(key))
         except errors.InputError as refusal:
-            self._refused = True
+            self._denied = True
             self._say(
                 f"note: Events are not told: {refusal}; "
                 "docs/components.md (Rights) has the role that lets steps read them"

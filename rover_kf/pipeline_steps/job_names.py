@@ -15,15 +15,15 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.pipeline_steps.launch_options import Terms
-from rover_kf.pipeline_steps.step_context import Step
+from rover_kf.pipeline_steps.launch_options import LaunchOptions
+from rover_kf.pipeline_steps.step_context import StepContext
 
-LONGEST_NAME = 50
+MAX_NAME_LENGTH = 50
 """Of a job: its pods' names, which end in ``-worker-`` and a number, are host names."""
 _DIGITS = 8
 
 
-def job_name(manifest: Manifest, run: str) -> str:
+def make_job_name(manifest: Manifest, run: str) -> str:
     """Name of the job of a manifest in a run.
 
     Without a run it keeps its own; empty: the API server makes it of ``generateName``. In a run
@@ -36,30 +36,35 @@ def job_name(manifest: Manifest, run: str) -> str:
     name = name or str(metadata["generateName"])
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), default=str)
     digest = hashlib.sha256(f"{run}\n{text}".encode()).hexdigest()[:_DIGITS]
-    return f"{name[: LONGEST_NAME - _DIGITS - 1].rstrip('-')}-{digest}"
+    return f"{name[: MAX_NAME_LENGTH - _DIGITS - 1].rstrip('-')}-{digest}"
 
 
-def launched(manifest: Manifest, step: Step, terms: Terms) -> dict[str, Any]:
+def with_launch_metadata(
+    manifest: Manifest, step: StepContext, options: LaunchOptions
+) -> dict[str, Any]:
     """The manifest as that step launches it; what it states of its lease stands."""
     metadata: dict[str, Any] = dict(manifest["metadata"])
-    if name := job_name(manifest, step.run):
+    if name := make_job_name(manifest, step.run):
         metadata["name"] = name
     metadata.setdefault("namespace", step.namespace)
     if step.run:
         metadata["annotations"] = {
-            f"{names.PREFIX}launch.lease": f"{terms.lease_seconds:g}",
-            f"{names.PREFIX}launch.on-lease-expired": terms.lost,
+            f"{names.PREFIX}launch.lease": f"{options.lease_seconds:g}",
+            f"{names.PREFIX}launch.on-lease-expired": options.on_lease_expired,
             **(metadata.get("annotations") or {}),
             names.LAUNCH_RUN_ANNOTATION: step.run,
             # Created with it: a step that is killed in the next moment has a lease already.
             names.LAUNCH_RENEWAL_ANNOTATION: f"{step.holder} 0",
         }
     if step.owner is not None and metadata["namespace"] == step.namespace:
-        metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or ()), _reference(step)]
+        metadata["ownerReferences"] = [
+            *(metadata.get("ownerReferences") or ()),
+            _owner_reference(step),
+        ]
     return {**manifest, "metadata": metadata}
 
 
-def _reference(step: Step) -> Mapping[str, str]:
+def _owner_reference(step: StepContext) -> Mapping[str, str]:
     owner = step.owner
     assert owner is not None  # noqa: S101 - asked by the caller
     named = {"apiVersion": owner.api_version, "kind": owner.kind}

@@ -13,12 +13,12 @@ import dataclasses
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.client import Progress, RoverClient
-from rover_kf.client.progress.job_progress import carried
+from rover_kf.client.progress.job_progress import carry_over
 from rover_kf.reconcilers import status_annotation
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 
-def look(rover: RoverClient, job: ObservedJob, last: Progress | None) -> Progress:
+def observe_job(rover: RoverClient, job: ObservedJob, last: Progress | None) -> Progress:
     """Where a job stands, by its coordinator, else by its annotation, else as seen last.
 
     Args:
@@ -32,10 +32,10 @@ def look(rover: RoverClient, job: ObservedJob, last: Progress | None) -> Progres
     now = rover.progress(job.key)
     if now.activity:
         return now
-    return carried(remembered(now, status_annotation.read(job)), last)
+    return carry_over(with_annotation(now, status_annotation.read(job)), last)
 
 
-def remembered(now: Progress, memory: JobStatus) -> Progress:
+def with_annotation(now: Progress, memory: JobStatus) -> Progress:
     """The progress with what the controller wrote on the job; pure."""
     if now.activity or not memory.phase:
         return now
@@ -53,7 +53,7 @@ def remembered(now: Progress, memory: JobStatus) -> Progress:
     )
 
 
-def figures(rover: RoverClient, key: JobKey, last: Progress) -> dict[str, float]:
+def run_metrics(rover: RoverClient, key: JobKey, last: Progress) -> dict[str, float]:
     """Numbers of a run for a step's metrics: of its record, else of the last look.
 
     Args:

@@ -20,24 +20,24 @@ from rover_kf.api.jobs import JobKey, Manifest, ObservedJob
 from rover_kf.client import Progress, RoverClient, manifests
 from rover_kf.injection.inject import is_injected
 from rover_kf.pipeline_steps import job_names
-from rover_kf.pipeline_steps.job_events import Hearing
-from rover_kf.pipeline_steps.job_status import look
-from rover_kf.pipeline_steps.launch_options import Terms
-from rover_kf.pipeline_steps.lease import Renewal, holder_of
-from rover_kf.pipeline_steps.step_context import Step
-from rover_kf.pipeline_steps.step_log import Narration
+from rover_kf.pipeline_steps.job_events import EventReader
+from rover_kf.pipeline_steps.job_status import observe_job
+from rover_kf.pipeline_steps.launch_options import LaunchOptions
+from rover_kf.pipeline_steps.lease import LaunchLease, holder_of
+from rover_kf.pipeline_steps.step_context import StepContext
+from rover_kf.pipeline_steps.step_log import StepLog
 from rover_kf.reconcilers import status_annotation
 from rover_kf.system.signals import StopSignals
 
-LOOK_SECONDS = 2.0
-AWAY_SECONDS = 600.0
+POLL_SECONDS = 2.0
+UNAVAILABLE_SECONDS = 600.0
 """How long the API server may be away before the step gives up; the job goes on by itself."""
-GOING_SECONDS = 300.0
+DELETION_SECONDS = 300.0
 """How long a job of that name that is being deleted may take to go."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedJob:
     """A job that was seen through."""
 
     key: JobKey
@@ -46,7 +46,7 @@ class Launched:
 
 
 @final
-class Launch:
+class JobLauncher:
     """Launches one job, or adopts it, and waits for its end.
 
     Args:
@@ -60,20 +60,20 @@ class Launch:
     def __init__(
         self,
         rover: RoverClient,
-        step: Step,
-        terms: Terms,
+        step: StepContext,
+        options: LaunchOptions,
         *,
         say: Callable[[str], None] | None = None,
-        every: float = LOOK_SECONDS,
+        every: float = POLL_SECONDS,
     ) -> None:
-        self._rover, self._step, self._terms = rover, step, terms
+        self._rover, self._step, self._options = rover, step, options
         self._say = say or functools.partial(print, flush=True)
         self._every = every
-        self._renewal = Renewal(rover.cluster, step.holder)
-        self._narration = Narration(self._say)
-        self._hearing = Hearing(rover, self._say)
+        self._lease = LaunchLease(rover.cluster, step.holder)
+        self._step_log = StepLog(self._say)
+        self._event_reader = EventReader(rover, self._say)
 
-    def run(self, manifest: Manifest | str, *, inject: bool = True) -> Launched:
+    def run(self, manifest: Manifest | str, *, inject: bool = True) -> LaunchedJob:
         """See the job through.
 
         Args:
@@ -91,19 +91,19 @@ class Launch:
         given = manifests.load(manifest).job
         # What was patched under another name names that job's pods.
         inject = inject or is_injected(given)
-        job = job_names.launched(given, self._step, self._terms)
+        job = job_names.with_launch_metadata(given, self._step, self._options)
         with StopSignals() as stopping:
-            key = self._begin(job, stopping, inject=inject)
-            return Launched(key, self._follow(key, stopping))
+            key = self._start(job, stopping, inject=inject)
+            return LaunchedJob(key, self._wait_finished(key, stopping))
 
     # -- its beginning -----------------------------------------------------------------------------
 
-    def _begin(self, manifest: Manifest, stopping: StopSignals, *, inject: bool) -> JobKey:
-        for last in self._tries(stopping, GOING_SECONDS):
+    def _start(self, manifest: Manifest, stopping: StopSignals, *, inject: bool) -> JobKey:
+        for last in self._tries(stopping, DELETION_SECONDS):
             try:
                 job = self._rover.submit(manifest, inject=inject)
             except errors.JobExists:  # noqa: PERF203 - a retry is what the loop is for
-                found = self._found(manifest)
+                found = self._find_job(manifest)
                 if found is not None:
                     return self._adopt(found)
             except errors.ClusterUnavailable as away:
@@ -112,18 +112,18 @@ class Launch:
                 self._say(f"tried again: {away}")
             else:
                 self._say(f"{job.key} is created")
-                self._renewal.begin(self._terms.lease_seconds)
+                self._lease.start(self._options.lease_seconds)
                 return job.key
         key = manifests.load(manifest).key
         raise errors.JobExists(
-            f"{key} is being deleted for {GOING_SECONDS:g} s: wait, or rename it"
+            f"{key} is being deleted for {DELETION_SECONDS:g} s: wait, or rename it"
         )
 
-    def _found(self, manifest: Manifest) -> ObservedJob | None:
+    def _find_job(self, manifest: Manifest) -> ObservedJob | None:
         """The job of that name; None if it went, or is about to."""
         try:
             job = self._rover.get(manifests.load(manifest).key)
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             return None
         run = job.annotations.get(names.LAUNCH_RUN_ANNOTATION, "")
         if self._step.run and run != self._step.run:
@@ -137,13 +137,13 @@ class Launch:
     def _adopt(self, job: ObservedJob) -> JobKey:
         self._say(f"{job.key} is there already: waiting for it")
         # Not what a person or a queue has suspended: those have the word on it.
-        ended = status_annotation.read(job).launch.ended or not holder_of(job)
+        ended = status_annotation.read(job).launch.expired_at or not holder_of(job)
         if self._step.run and job.suspended and ended and not job.finished:
             self._say(f"{job.key} was suspended when its step was gone: resumed")
-            self._renewal.resume(job.key)
+            self._lease.resume(job.key)
         if self._step.run and not job.finished:
-            self._renewal.begin(self._terms.lease_seconds)
-            self._renewal.take(job.key)
+            self._lease.start(self._options.lease_seconds)
+            self._lease.acquire(job.key)
         return job.key
 
     def _tries(self, stopping: StopSignals, seconds: float) -> Iterator[bool]:
@@ -159,45 +159,45 @@ class Launch:
 
     # -- its course --------------------------------------------------------------------------------
 
-    def _follow(self, key: JobKey, stopping: StopSignals) -> Progress:
+    def _wait_finished(self, key: JobKey, stopping: StopSignals) -> Progress:
         began = heard = time.monotonic()
         last: Progress | None = None
         while True:
             try:
-                last = self._look(key, last)
+                last = self._observe(key, last)
                 heard = time.monotonic()
                 if last.finished:
                     self._rover.wait(key)
                     return last
-            except errors.JobNotFound as gone:
+            except errors.NoSuchJob as gone:
                 raise errors.JobFailed(f"{key} was deleted while it was waited for") from gone
             except errors.ClusterUnavailable as away:
-                if time.monotonic() - heard > AWAY_SECONDS:
+                if time.monotonic() - heard > UNAVAILABLE_SECONDS:
                     raise
                 self._say(f"looked at again in a moment: {away}")
             waited = time.monotonic() - began
-            if last is not None and not last.phase and waited > self._terms.start_seconds:
-                raise self._unheeded(key, waited)
-            if waited > self._terms.timeout_seconds:
+            if last is not None and not last.phase and waited > self._options.start_seconds:
+                raise self._delete_not_acted_on(key, waited)
+            if waited > self._options.timeout_seconds:
                 raise errors.JobFailed(
                     f"{key} has not ended in {waited:.0f} s (timeout_seconds): {self._stop(key)}"
                 )
             if stopping.wait(self._every):
                 raise errors.JobFailed(f"stopped by {stopping.signal}: {self._stop(key)}")
 
-    def _look(self, key: JobKey, last: Progress | None) -> Progress:
+    def _observe(self, key: JobKey, last: Progress | None) -> Progress:
         job = self._rover.get(key)
         # First of all: what is told does not matter as much.
-        if self._step.run and not job.finished and not self._renewal.renew(job):
+        if self._step.run and not job.finished and not self._lease.renew(job):
             raise errors.JobFailed(f"{key} is held by another step by now: {holder_of(job)}")
-        now = look(self._rover, job, last)
-        self._narration.events(self._hearing.events(key))
-        self._narration.progress(now)
+        now = observe_job(self._rover, job, last)
+        self._step_log.log_events(self._event_reader.events(key))
+        self._step_log.log_progress(now)
         return now
 
     # -- its end before its time -------------------------------------------------------------------
 
-    def _unheeded(self, key: JobKey, waited: float) -> errors.ClusterUnavailable:
+    def _delete_not_acted_on(self, key: JobKey, waited: float) -> errors.ClusterUnavailable:
         self._rover.delete(key)
         return errors.ClusterUnavailable(
             f"no operator has acted on {key} in {waited:.0f} s (start_seconds), and it was "
@@ -208,23 +208,25 @@ class Launch:
     def _stop(self, key: JobKey) -> str:
         """Do with the job as the terms say; what was done."""
         try:
-            return self._stopped(key)
+            return self._stop_job(key)
         except errors.RoverError as cause:
-            lost = f"its lease of {self._terms.lease_seconds:g} s ends it" if self._step.run else ""
+            lost = (
+                f"its lease of {self._options.lease_seconds:g} s ends it" if self._step.run else ""
+            )
             return f"the job could not be stopped: {cause}; {lost or 'it goes on'}"
 
-    def _stopped(self, key: JobKey) -> str:
+    def _stop_job(self, key: JobKey) -> str:
         holder = holder_of(self._rover.get(key))
         if holder not in ("", self._step.holder):
             return f"the job is left to {holder}, which holds it by now"
-        if self._terms.on_stop == "delete":
+        if self._options.on_stop == "delete":
             self._rover.delete(key)
             return "the job is deleted (on_stop); checkpoints on storage stay"
-        if self._terms.on_stop == "suspend":
+        if self._options.on_stop == "suspend":
             released = {"annotations": {names.LAUNCH_RENEWAL_ANNOTATION: None}}
             patch = {"spec": {"runPolicy": {"suspend": True}}, "metadata": released}
             self._rover.cluster.patch_job(key, patch)
             return "the job is suspended (on_stop); started again, the step resumes it"
         if self._step.run:
-            self._renewal.release(key)
+            self._lease.release(key)
         return "the job goes on (on_stop)"

@@ -8,13 +8,13 @@ import dataclasses
 
 from rover_kf import errors
 
-STOPS = ("delete", "suspend", "keep")
-LOST = ("suspend", "delete", "keep")
+ON_STOP = ("delete", "suspend", "keep")
+ON_LEASE_EXPIRED = ("suspend", "delete", "keep")
 DAY = 86400.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Terms:
+class LaunchOptions:
     """What the step and the controller hold to.
 
     Raises:
@@ -28,12 +28,12 @@ class Terms:
     on_stop: str = "delete"
     """What becomes of the job when the step is stopped: delete, suspend or keep."""
     lease_seconds: float = 600.0
-    """How long the step may be silent before ``lost`` follows; 0: for ever."""
-    lost: str = "suspend"
+    """How long the step may be silent before ``on_lease_expired`` follows; 0: for ever."""
+    on_lease_expired: str = "suspend"
     """What the controller does then: suspend, delete or keep."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (("on_stop", STOPS), ("lost", LOST)):
+        for name, allowed in (("on_stop", ON_STOP), ("on_lease_expired", ON_LEASE_EXPIRED)):
             if (value := getattr(self, name)) not in allowed:
                 raise errors.InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
         for name in ("timeout_seconds", "start_seconds"):

@@ -11,7 +11,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.cluster.protocol import Cluster
 
-PARTS = 5
+RENEWALS_PER_LEASE = 5
 """Renewals in the time of one lease: the controller tells of a silence after three and a third."""
 
 
@@ -20,7 +20,7 @@ def holder_of(job: ObservedJob) -> str:
     return job.annotations.get(names.LAUNCH_RENEWAL_ANNOTATION, "").partition(" ")[0]
 
 
-class Renewal:
+class LaunchLease:
     """Holds a job's lease and counts it on in time.
 
     Args:
@@ -37,20 +37,20 @@ class Renewal:
         self._next = 0.0
         self._every = 0.0
 
-    def begin(self, lease_seconds: float) -> None:
+    def start(self, lease_seconds: float) -> None:
         """Begin to count on what this step holds.
 
         Args:
             lease_seconds: of the job; 0: it is held and never counted on.
         """
-        self._every = lease_seconds / PARTS
+        self._every = lease_seconds / RENEWALS_PER_LEASE
         self._next = self._clock() + self._every
 
-    def take(self, key: JobKey) -> None:
+    def acquire(self, key: JobKey) -> None:
         """Hold the lease from now on, whoever held it.
 
         Raises:
-            JobNotFound: there is no such job.
+            NoSuchJob: there is no such job.
         """
         self._write(key, {})
 

@@ -16,16 +16,16 @@ from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.client import RoverClient
 from rover_kf.history import recorder
-from rover_kf.pipeline_steps.job_events import Hearing
+from rover_kf.pipeline_steps.job_events import EventReader
 from rover_kf.reconcilers import status_annotation
-from rover_kf.reconcilers.run_recording import begun
+from rover_kf.reconcilers.run_recording import new_run_record
 
 
-def recorded(rover: RoverClient, key: JobKey) -> RunRecord:
+def read_record(rover: RoverClient, key: JobKey) -> RunRecord:
     """The newest run of a job.
 
     Raises:
-        JobNotFound: neither the history nor the cluster knows of it.
+        NoSuchJob: neither the history nor the cluster knows of it.
     """
     try:
         found = rover.record(key)
@@ -35,20 +35,22 @@ def recorded(rover: RoverClient, key: JobKey) -> RunRecord:
         return found
     try:
         job = rover.get(key)
-    except errors.JobNotFound as gone:
-        raise errors.JobNotFound(
+    except errors.NoSuchJob as gone:
+        raise errors.NoSuchJob(
             f"{key} is not there, and the history has no run of it: report before the job is "
             "deleted, or give the controller's history (docs/history.md, Over HTTP)"
         ) from gone
-    events = Hearing(rover).events(key)
+    events = EventReader(rover).events(key)
     return dataclasses.replace(
-        _of_job(job), events=tuple(events), updated_at=max([_end(job), *(e.at for e in events)])
+        _record_from_job(job),
+        events=tuple(events),
+        updated_at=max([_end(job), *(e.at for e in events)]),
     )
 
 
-def _of_job(job: ObservedJob) -> RunRecord:
+def _record_from_job(job: ObservedJob) -> RunRecord:
     memory = status_annotation.read(job)
-    record = recorder.advance(begun(job), job, None, decision=memory.decision)
+    record = recorder.update(new_run_record(job), job, None, decision=memory.decision)
     return dataclasses.replace(
         record,
         steps=memory.step,

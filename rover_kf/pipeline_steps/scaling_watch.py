@@ -12,11 +12,11 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.client import RoverClient
-from rover_kf.pipeline_steps.job_events import Hearing
-from rover_kf.pipeline_steps.step_log import event_line
+from rover_kf.pipeline_steps.job_events import EventReader
+from rover_kf.pipeline_steps.step_log import format_event
 
-LOOK_SECONDS = 5.0
-TOLD = (
+POLL_SECONDS = 5.0
+REPORTED_EVENTS = (
     names.EVENT_SCALE_DECISION,
     names.EVENT_SCALED,
     names.EVENT_SCALE_VERIFIED,
@@ -26,21 +26,27 @@ TOLD = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ScalingStory:
+class ScalingHistory:
     """What was seen of a job's size."""
 
     job: str
-    fewest: int
-    most: int
-    last: int
+    min_replicas: int
+    max_replicas: int
+    current_replicas: int
     """Worker replicas that the job wanted."""
     events: tuple[Event, ...] = ()
 
     @property
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Numbers for a step's metrics."""
-        found = {"replicas_fewest": self.fewest, "replicas_most": self.most, "replicas": self.last}
-        counts = {name: sum(event.reason == name for event in self.events) for name in TOLD}
+        found = {
+            "replicas_fewest": self.min_replicas,
+            "replicas_most": self.max_replicas,
+            "replicas": self.current_replicas,
+        }
+        counts = {
+            name: sum(event.reason == name for event in self.events) for name in REPORTED_EVENTS
+        }
         found["changes"] = counts[names.EVENT_SCALED]
         found["verified"] = counts[names.EVENT_SCALE_VERIFIED]
         found["rolled_back"] = counts[names.EVENT_SCALE_ROLLED_BACK]
@@ -52,7 +58,10 @@ class ScalingStory:
         lines = [
             f"### Size of {self.job}",
             "",
-            f"{self.fewest} to {self.most} Worker replicas, {self.last} at the end.",
+            (
+                f"{self.min_replicas} to {self.max_replicas} Worker replicas, "
+                f"{self.current_replicas} at the end."
+            ),
             "",
             "| when | what | why |",
             "|---|---|---|",
@@ -64,15 +73,15 @@ class ScalingStory:
         return "\n".join([*lines, ""])
 
 
-def follow(
+def watch_scaling(
     rover: RoverClient,
     key: JobKey,
     *,
     timeout_seconds: float,
     start_seconds: float,
     say: Callable[[str], None] = print,
-    every: float = LOOK_SECONDS,
-) -> ScalingStory:
+    every: float = POLL_SECONDS,
+) -> ScalingHistory:
     """Watch a job until it ends or goes, or the time is over.
 
     Args:
@@ -84,29 +93,29 @@ def follow(
         every: seconds between two looks.
 
     Raises:
-        JobNotFound: it was not created in time.
+        NoSuchJob: it was not created in time.
     """
     began, told = time.monotonic(), dict[tuple[str, str, float], Event]()
-    story: ScalingStory | None = None
-    hearing = Hearing(rover, say)
+    story: ScalingHistory | None = None
+    hearing = EventReader(rover, say)
     while True:
         waited = time.monotonic() - began
         try:
             job = rover.get(key)
             for event in hearing.events(key):
                 mark = (event.reason, event.message, event.at)
-                if event.reason in TOLD and mark not in told:
+                if event.reason in REPORTED_EVENTS and mark not in told:
                     told[mark] = event
-                    say(event_line(event))
-            story = _seen(story, job, tuple(told.values()))
+                    say(format_event(event))
+            story = _update(story, job, tuple(told.values()))
             if job.finished or waited > timeout_seconds:
                 return story
-        except errors.JobNotFound as gone:
+        except errors.NoSuchJob as gone:
             if story is not None:
                 return story
             if waited > start_seconds:
                 message = f"{key} is not there after {waited:.0f} s (start_seconds)"
-                raise errors.JobNotFound(message) from gone
+                raise errors.NoSuchJob(message) from gone
         except errors.ClusterUnavailable as away:
             if waited > timeout_seconds:
                 raise
@@ -114,9 +123,11 @@ def follow(
         time.sleep(every)
 
 
-def _seen(story: ScalingStory | None, job: ObservedJob, events: tuple[Event, ...]) -> ScalingStory:
+def _update(
+    history: ScalingHistory | None, job: ObservedJob, events: tuple[Event, ...]
+) -> ScalingHistory:
     now = job.replicas.get("worker", 0)
-    if story is None:
-        return ScalingStory(job.key.name, now, now, now, events)
-    fewest, most = min(story.fewest, now), max(story.most, now)
-    return ScalingStory(job.key.name, fewest, most, now, events)
+    if history is None:
+        return ScalingHistory(job.key.name, now, now, now, events)
+    fewest, most = min(history.min_replicas, now), max(history.max_replicas, now)
+    return ScalingHistory(job.key.name, fewest, most, now, events)

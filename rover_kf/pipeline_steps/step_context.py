@@ -22,10 +22,10 @@ SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 RUN_LABEL = "pipeline/runid"
 """On the pod of every step of Kubeflow Pipelines."""
 WORKFLOW = "Workflow"
-HERE = "default"
+DEFAULT_NAMESPACE = "default"
 
 
-class Objects(Protocol):
+class ObjectClient(Protocol):
     """Of the API server's client, what is needed here."""
 
     def request(self, method: str, path: str, *, what: str) -> dict[str, Any]:
@@ -43,14 +43,14 @@ class Owner:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class StepContext:
     """One attempt at one step."""
 
     run: str = ""
     """Of the pipeline; empty: none is known."""
     holder: str = ""
     """This attempt: another one of the same step has another name."""
-    namespace: str = HERE
+    namespace: str = DEFAULT_NAMESPACE
     """Of jobs that state none."""
     owner: Owner | None = None
     notes: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ def read(
     *,
     environment: Mapping[str, str] | None = None,
     account: pathlib.Path = SERVICE_ACCOUNT,
-) -> Step:
+) -> StepContext:
     """Find out who this step is.
 
     Args:
@@ -74,21 +74,21 @@ def read(
     """
     told = os.environ if environment is None else environment
     pod = told.get("KFP_POD_NAME") or told.get("HOSTNAME") or socket.gethostname()
-    api: Objects | None = getattr(cluster, "api", None)
+    api: ObjectClient | None = getattr(cluster, "api", None)
     place = account / "namespace"
     if api is None or not place.exists():
-        return Step(run, f"{pod}:{os.getpid()}")
-    namespace = place.read_text(encoding="utf-8").strip() or HERE
+        return StepContext(run, f"{pod}:{os.getpid()}")
+    namespace = place.read_text(encoding="utf-8").strip() or DEFAULT_NAMESPACE
     try:
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
         found = api.request("GET", path, what=f"the step's own pod {pod}")
     except errors.RoverError as cause:
         note = f"the job will not be deleted with its Workflow, which could not be found: {cause}"
-        return Step(run, pod, namespace, notes=(note,))
-    return of_pod(found, run)
+        return StepContext(run, pod, namespace, notes=(note,))
+    return from_pod(found, run)
 
 
-def of_pod(pod: Mapping[str, Any], run: str = "") -> Step:
+def from_pod(pod: Mapping[str, Any], run: str = "") -> StepContext:
     """The step whose pod that is; pure."""
     metadata = pod["metadata"]
     references = metadata.get("ownerReferences") or ()
@@ -98,7 +98,7 @@ def of_pod(pod: Mapping[str, Any], run: str = "") -> Step:
     states = (pod.get("status") or {}).get("containerStatuses") or ()
     restarts = sum(int(one.get("restartCount") or 0) for one in states)
     holder = f"{metadata['name']}:{restarts}"
-    return Step(of_run, holder, metadata["namespace"], owner)
+    return StepContext(of_run, holder, metadata["namespace"], owner)
 
 
 def _owner(reference: Mapping[str, Any]) -> Owner:

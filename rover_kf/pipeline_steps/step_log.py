@@ -15,7 +15,7 @@ NUMBER_SECONDS = 15.0
 """Least time between two lines that differ in numbers only."""
 
 
-class Narration:
+class StepLog:
     """Tells what is new.
 
     Args:
@@ -27,35 +27,35 @@ class Narration:
         self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._say, self._clock = say, clock
-        self._told: set[tuple[str, str, float]] = set()
+        self._logged: set[tuple[str, str, float]] = set()
         self._state: tuple[object, ...] = ()
-        self._line, self._at = "", 0.0
+        self._line, self._logged_at = "", 0.0
 
-    def events(self, found: Iterable[Event]) -> None:
+    def log_events(self, events: Iterable[Event]) -> None:
         """Tell those that were not told yet."""
-        for event in found:
+        for event in events:
             mark = (event.reason, event.message, event.at)
-            if mark not in self._told:
-                self._told.add(mark)
-                self._say(event_line(event))
+            if mark not in self._logged:
+                self._logged.add(mark)
+                self._say(format_event(event))
 
-    def progress(self, now: Progress) -> None:
+    def log_progress(self, now: Progress) -> None:
         """Tell where the job stands, if that has changed."""
         state = (now.phase, now.activity, now.replicas, now.running, now.nodes, now.restarts)
-        line = progress_line(now)
-        late = self._clock() - self._at >= NUMBER_SECONDS
+        line = format_progress(now)
+        late = self._clock() - self._logged_at >= NUMBER_SECONDS
         if state != self._state or (line != self._line and late):
-            self._state, self._line, self._at = state, line, self._clock()
+            self._state, self._line, self._logged_at = state, line, self._clock()
             self._say(line)
 
 
-def event_line(event: Event) -> str:
+def format_event(event: Event) -> str:
     """One event."""
     at = dt.datetime.fromtimestamp(event.at, tz=dt.timezone.utc).strftime("%T")
     return f"{at} {'!' if event.warning else ' '} {event.reason}: {event.message}"
 
 
-def progress_line(now: Progress) -> str:
+def format_progress(now: Progress) -> str:
     """Where a job stands."""
     total = f"/{now.total_steps}" if now.total_steps else ""
     parts = [

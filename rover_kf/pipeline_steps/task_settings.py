@@ -18,7 +18,7 @@ Settings = Mapping[str, Any]
 """Fields of kfp's ``dsl.TaskConfig``; absent or None where the task states nothing."""
 
 
-def applied(manifest: Manifest, settings: Settings) -> Manifest:
+def apply_settings(manifest: Manifest, settings: Settings) -> Manifest:
     """The manifest with a task's settings in every replica's pod.
 
     Args:
@@ -26,7 +26,7 @@ def applied(manifest: Manifest, settings: Settings) -> Manifest:
         settings: ``resources``, ``env`` and ``volume_mounts`` of the trainer; ``volumes``,
             ``tolerations``, ``node_selector`` and ``affinity`` of the pod.
     """
-    stated = {key: _whole(value) for key, value in settings.items() if value}
+    stated = {key: _restore_integers(value) for key, value in settings.items() if value}
     if not stated:
         return manifest
     adapter = adapters.adapter_for(manifest)
@@ -45,7 +45,7 @@ def _pod(pod: Mapping[str, Any], trainer: str, stated: Settings) -> dict[str, An
         _container(one, stated) if one["name"] == trainer else one for one in pod["containers"]
     ]
     if volumes := stated.get("volumes"):
-        made["volumes"] = _named(pod.get("volumes"), volumes, "name")
+        made["volumes"] = _merge_named(pod.get("volumes"), volumes, "name")
     if tolerations := stated.get("tolerations"):
         made["tolerations"] = [*(pod.get("tolerations") or ()), *tolerations]
     if selector := stated.get("node_selector"):
@@ -68,22 +68,22 @@ def _container(container: Mapping[str, Any], stated: Settings) -> dict[str, Any]
             },
         }
     if env := stated.get("env"):
-        made["env"] = _named(container.get("env"), env, "name")
+        made["env"] = _merge_named(container.get("env"), env, "name")
     if mounts := stated.get("volume_mounts"):
-        made["volumeMounts"] = _named(container.get("volumeMounts"), mounts, "mountPath")
+        made["volumeMounts"] = _merge_named(container.get("volumeMounts"), mounts, "mountPath")
     return made
 
 
-def _whole(value: Any) -> Any:
+def _restore_integers(value: Any) -> Any:
     """Plain data whose whole numbers are integers again: pipelines pass them as floats."""
     if isinstance(value, Mapping):
-        return {key: _whole(item) for key, item in value.items()}
+        return {key: _restore_integers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_whole(item) for item in value]
+        return [_restore_integers(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _named(before: Any, more: Any, key: str) -> list[Any]:
+def _merge_named(before: Any, more: Any, key: str) -> list[Any]:
     """Both lists, of two items of one name the later one."""
     taken = {item[key] for item in more}
     return [*(item for item in before or () if item[key] not in taken), *more]

@@ -17,10 +17,10 @@ from rover_kf.injection import adapters
 from rover_kf.injection.inject import is_injected
 
 _SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh")
-_GIVES_TEXT = re.compile("-[a-z]*c")
+_INLINE_SCRIPT = re.compile("-[a-z]*c")
 
 
-def varied(manifest: Manifest, arguments: str) -> Manifest:
+def add_arguments(manifest: Manifest, arguments: str) -> Manifest:
     """The manifest whose script gets these arguments after its own.
 
     Args:
@@ -42,7 +42,7 @@ def varied(manifest: Manifest, arguments: str) -> Manifest:
     for replica in adapter.replicas(manifest):
         template = replica.spec["template"]
         containers = [
-            _longer(one, words) if one["name"] == adapter.container else one
+            _extend_command(one, words) if one["name"] == adapter.container else one
             for one in template["spec"]["containers"]
         ]
         pod = {**template["spec"], "containers": containers}
@@ -50,7 +50,7 @@ def varied(manifest: Manifest, arguments: str) -> Manifest:
     return {**manifest, "spec": {**manifest["spec"], adapter.specs: specs}}
 
 
-def _longer(container: Mapping[str, Any], words: list[str]) -> dict[str, Any]:
+def _extend_command(container: Mapping[str, Any], words: list[str]) -> dict[str, Any]:
     key = "args" if container.get("args") else "command"
     if not container.get(key):
         raise errors.InputError(
@@ -67,7 +67,9 @@ def _check_shell(line: Sequence[str]) -> None:
     A text that names them passes them on.
     """
     options = itertools.takewhile(lambda word: word.startswith("-"), line[1:])
-    takes_text = posixpath.basename(line[0]) in _SHELLS and any(map(_GIVES_TEXT.fullmatch, options))
+    takes_text = posixpath.basename(line[0]) in _SHELLS and any(
+        map(_INLINE_SCRIPT.fullmatch, options)
+    )
     if takes_text and not any("$@" in word or "$*" in word for word in line):
         raise errors.InputError(
             f"the trainer's container runs a line of {line[0]}'s, which passes no arguments on to "

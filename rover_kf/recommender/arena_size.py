@@ -9,73 +9,76 @@ from rover_kf.recommender.size_evidence import (
     GIB,
     MIB,
     SLOTS,
-    Sources,
-    counted,
-    single,
-    whole_mib,
+    SizeEvidence,
+    from_samples,
+    from_single,
+    round_up_mib,
 )
 
 DEFAULT = GIB
 MARGIN = 1.1
 
 
-def arena(sources: Sources) -> Quantity:
+def recommend_arena(evidence: SizeEvidence) -> Quantity:
     """Bytes of all snapshots of a pod in memory."""
-    ranks, slots = sources.savers(), sources.slots()
-    sizes = sources.snapshots()
-    measured = sources.profile.snapshot_bytes if sources.profile is not None else None
+    ranks, slots = evidence.snapshot_savers(), evidence.slots()
+    sizes = evidence.snapshots()
+    measured = evidence.profile.snapshot_bytes if evidence.profile is not None else None
     if sizes or measured:
         largest = max([sample.value for sample in sizes] or [float(measured or 0)])
-        target = whole_mib(largest * slots * ranks * MARGIN)
+        target = round_up_mib(largest * slots * ranks * MARGIN)
         size = f"{largest / MIB:.1f} MiB"
-        why = f"{slots} slots of {size} for each of {ranks} processes, and 10 %{_once(sources)}"
+        why = (
+            f"{slots} slots of {size} for each of {ranks} processes, and 10 "
+            f"%{_describe_sharing(evidence)}"
+        )
         low = largest * slots * ranks
         if sizes:
-            return counted("arena", target, (low, target * 1.25), sizes, why)
-        return single("arena", target, (low, target * 1.5), "profile", why)
-    if sources.facts.arena_bytes:
-        stated = sources.facts.arena_bytes
-        return single("arena", stated, (stated, stated), "manifest", "the annotation says so")
-    given = sources.facts.requested.get("memory")
+            return from_samples("arena", target, (low, target * 1.25), sizes, why)
+        return from_single("arena", target, (low, target * 1.5), "profile", why)
+    if evidence.job.arena_bytes:
+        stated = evidence.job.arena_bytes
+        return from_single("arena", stated, (stated, stated), "manifest", "the annotation says so")
+    given = evidence.job.requested.get("memory")
     if given:
-        half = whole_mib(given / 2)
+        half = round_up_mib(given / 2)
         why = "half of the trainer's memory, until a run has shown the size of its snapshots"
-        return single("arena", half, (half / 8, half * 2), "formula", why)
+        return from_single("arena", half, (half / 8, half * 2), "formula", why)
     why = "nothing is known of the state's size; the first checkpoint will tell"
-    return single("arena", DEFAULT, (DEFAULT / 8, DEFAULT * 4), "default", why)
+    return from_single("arena", DEFAULT, (DEFAULT / 8, DEFAULT * 4), "default", why)
 
 
-def replica(sources: Sources, arena: Quantity) -> Quantity:
+def recommend_replica_arena(evidence: SizeEvidence, arena: Quantity) -> Quantity:
     """Bytes of the arena in which a pod keeps another pod's state.
 
     Args:
-        sources: what is known.
+        evidence: what is known.
         arena: the whole, as recommended.
     """
-    layout, slots = sources.layout(), sources.slots()
+    layout, slots = evidence.layout(), evidence.slots()
     if layout is None:
         why = (
             "not known yet: nothing where all ranks hold the same (DDP); a third slot for each "
             "process, beside the arena's two, where state is sharded (FSDP, tensor parallel)"
         )
         most = arena.target / SLOTS
-        return single("replica", 0.0, (0.0, most), "default", why)
+        return from_single("replica", 0.0, (0.0, most), "default", why)
     if layout.record.replicated:
         why = "a run alike held all of its state in every rank: nothing is copied to other pods"
-        return single("replica", 0.0, (0.0, 0.0), "history", why, samples=layout.weight)
+        return from_single("replica", 0.0, (0.0, 0.0), "history", why, samples=layout.weight)
     target, low, high = (n / slots for n in (arena.target, arena.lower, arena.upper))
     why = (
         f"one of the arena's {slots} slots for each process holds a rank of another pod: a run "
         "alike had sharded state, which is lost with its pod otherwise"
     )
-    return single("replica", target, (low, high), "history", why, samples=layout.weight)
+    return from_single("replica", target, (low, high), "history", why, samples=layout.weight)
 
 
-def _once(sources: Sources) -> str:
+def _describe_sharing(evidence: SizeEvidence) -> str:
     """What is to be said where the processes of a pod hold the same."""
-    layout, ranks = sources.layout(), sources.facts.signature.processes_per_node
+    layout, ranks = evidence.layout(), evidence.job.signature.processes_per_node
     if ranks == 1 or layout is None or not layout.record.replicated:
         return ""
-    if sources.facts.copy_per_pod:
+    if evidence.job.copy_per_pod:
         return f"; the pod's {ranks} processes keep what they hold alike once"
     return f"; with the annotation checkpoint.copy-per: pod one {ranks}th of it is enough"

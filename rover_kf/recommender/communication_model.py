@@ -34,7 +34,7 @@ Terms = tuple[float, float, float, float, float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Observation:
+class StepObservation:
     """A step of some job."""
 
     step_seconds: float
@@ -48,7 +48,7 @@ class Observation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Network:
+class CommunicationModel:
     """Seconds that being many costs, in five terms."""
 
     terms: Terms
@@ -83,12 +83,12 @@ class Network:
         return float((alone_seconds**OVERLAP + sending**OVERLAP) ** (1 / OVERLAP))
 
 
-def of_bandwidth(bytes_per_second: float) -> Network:
+def from_bandwidth(bytes_per_second: float) -> CommunicationModel:
     """A network of which only its bandwidth is known."""
-    return Network((1.0 / bytes_per_second, 0.0, 0.0, 0.0, 0.0), 0)
+    return CommunicationModel((1.0 / bytes_per_second, 0.0, 0.0, 0.0, 0.0), 0)
 
 
-def fit(observations: Iterable[Observation]) -> Network | None:
+def fit(observations: Iterable[StepObservation]) -> CommunicationModel | None:
     """Learn the terms; None if no observation is of more than one process."""
     rows = [seen for seen in observations if seen.processes > 1 and seen.step_seconds > 0]
     if not rows:
@@ -104,7 +104,7 @@ def fit(observations: Iterable[Observation]) -> Network | None:
     weights = (sending / whole) ** (OVERLAP - 1) / whole
     weights = weights / np.sqrt([counts[seen.job] for seen in rows])
     design = np.array([_row(seen.processes, seen.nodes, seen.gradient_bytes) for seen in rows])
-    return Network(_solve(design * weights[:, None], sending * weights), len(counts))
+    return CommunicationModel(_solve(design * weights[:, None], sending * weights), len(counts))
 
 
 def _solve(design: Array, target: Array) -> Terms:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 
 from rover_kf.api.decisions import Quantity
-from rover_kf.api.limits import Room
+from rover_kf.api.limits import Headroom
 from rover_kf.injection import sizing
 
 SIDECAR_CPU = 0.05
@@ -28,16 +28,16 @@ class Constraints:
     sizes: tuple[int, ...] = ()
     """Worker replicas to choose from; empty: all between the job's bounds."""
     value_of_time: float = 2.0
-    """See WatchPolicy."""
+    """See AutoscalingPolicy."""
     accelerator_memory: float | None = None
     """Bytes of one device."""
-    nodes: tuple[Room, ...] = ()
+    nodes: tuple[Headroom, ...] = ()
     """What a pod can have on each node; empty: not known."""
-    quotas: tuple[Room, ...] = ()
+    quotas: tuple[Headroom, ...] = ()
     """What the namespace may still ask for, by each of its quotas."""
-    container_most: Room = dataclasses.field(default_factory=Room)
+    container_max: Headroom = dataclasses.field(default_factory=Headroom)
     """LimitRange's max of a container."""
-    container_least: Room = dataclasses.field(default_factory=Room)
+    container_min: Headroom = dataclasses.field(default_factory=Headroom)
     """LimitRange's min."""
     network_bytes_per_second: float | None = None
     """Between two nodes; None: learned from the history, else assumed."""
@@ -47,49 +47,59 @@ class Constraints:
     def cpu(self, quantity: Quantity) -> Quantity:
         """The trainer's cores, within what may be had."""
         node = _largest((room.cpu for room in self.nodes), 2 * SIDECAR_CPU)
-        most = _least(
-            self.max_cpu, self.container_most.cpu, None if node is None else node - SIDECAR_CPU
+        most = _tightest(
+            self.max_cpu, self.container_max.cpu, None if node is None else node - SIDECAR_CPU
         )
-        return within(quantity, most, self.container_least.cpu)
+        return apply_bounds(quantity, most, self.container_min.cpu)
 
     def memory(self, quantity: Quantity, arena: Quantity) -> Quantity:
         """The trainer's memory, within what may be had beside the arena."""
         node = _largest((room.memory for room in self.nodes), sizing.SIDECAR_MEMORY)
         beside = sizing.SIDECAR_MEMORY + arena.target
         room = None if node is None else max(node - beside, node / 2)
-        most = _least(self.max_memory, self.container_most.memory, room)
-        return within(quantity, most, self.container_least.memory)
+        most = _tightest(self.max_memory, self.container_max.memory, room)
+        return apply_bounds(quantity, most, self.container_min.memory)
 
-    def replicas(self, need: Room) -> float:
+    def replicas(self, need: Headroom) -> float:
         """How many pods of that size can be had at once; infinite without a bound."""
-        found = [room.times(need) for room in self.quotas]
+        found = [room.count_fitting(need) for room in self.quotas]
         if self.nodes:
-            found.append(sum(room.times(need) for room in self.nodes))
+            found.append(sum(room.count_fitting(need) for room in self.nodes))
         return min(found, default=math.inf)
 
 
-def within(quantity: Quantity, most: float | None, least: float | None = None) -> Quantity:
+def apply_bounds(
+    quantity: Quantity, maximum: float | None, minimum: float | None = None
+) -> Quantity:
     """The quantity, cut or raised to what may be had, and saying so."""
-    if least is not None and quantity.target < least and (most is None or least <= most):
-        why = f"{quantity.why}; raised from {quantity.target:g} to the {least:g} that is asked for"
-        high = max(quantity.upper, least)
-        quantity = dataclasses.replace(quantity, target=least, lower=least, upper=high, why=why)
-    if most is None:
+    if (
+        minimum is not None
+        and quantity.target < minimum
+        and (maximum is None or minimum <= maximum)
+    ):
+        why = (
+            f"{quantity.why}; raised from {quantity.target:g} to the {minimum:g} that is asked for"
+        )
+        high = max(quantity.upper, minimum)
+        quantity = dataclasses.replace(quantity, target=minimum, lower=minimum, upper=high, why=why)
+    if maximum is None:
         return quantity
-    if quantity.target <= most:
-        return dataclasses.replace(quantity, upper=min(quantity.upper, max(most, quantity.target)))
+    if quantity.target <= maximum:
+        return dataclasses.replace(
+            quantity, upper=min(quantity.upper, max(maximum, quantity.target))
+        )
     return dataclasses.replace(
         quantity,
-        target=most,
-        lower=min(quantity.lower, most),
-        upper=most,
-        why=f"{quantity.why}; cut from {quantity.target:g} to the {most:g} that may be had",
+        target=maximum,
+        lower=min(quantity.lower, maximum),
+        upper=maximum,
+        why=f"{quantity.why}; cut from {quantity.target:g} to the {maximum:g} that may be had",
     )
 
 
-def need(cpu: Quantity, memory: Quantity, arena: Quantity, accelerators: int) -> Room:
+def required(cpu: Quantity, memory: Quantity, arena: Quantity, accelerators: int) -> Headroom:
     """What a pod asks for, the sidecar's share included."""
-    return Room(
+    return Headroom(
         cpu=cpu.target + SIDECAR_CPU,
         memory=memory.target + arena.target + sizing.SIDECAR_MEMORY,
         accelerators=float(accelerators),
@@ -97,7 +107,7 @@ def need(cpu: Quantity, memory: Quantity, arena: Quantity, accelerators: int) ->
     )
 
 
-def _least(*bounds: float | None) -> float | None:
+def _tightest(*bounds: float | None) -> float | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.dry_run import messages
-from rover_kf.dry_run.messages import Finding, Orders
-from rover_kf.recommender.process_tree import Footprint
-from rover_kf.recommender.profile import ModelState, Profile, Trial, profile
+from rover_kf.dry_run.messages import DryRunRequest, DryRunResult
+from rover_kf.recommender.process_tree import MemoryFootprint
+from rover_kf.recommender.profile import ModelState, Profile, Trial, run_profile
 
 FACTORS = (1.0, 0.5)
 """Of the script's own batch; activations and time are affine in it."""
@@ -31,7 +31,7 @@ _MASTER = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DryRunSpec:
     """What to run and how long."""
 
     command: tuple[str, ...]
@@ -53,24 +53,24 @@ class Rehearsal:
     """Batches, of the script's own."""
 
 
-def dry_run(asked: Rehearsal) -> Profile:
+def run_dry_run(spec: DryRunSpec) -> Profile:
     """Run the script for a few steps at each batch.
 
     Raises:
         InputError: it made no step at any batch; the message says why.
     """
-    done: list[tuple[Profile, Finding, bool]] = []
+    done: list[tuple[Profile, DryRunResult, bool]] = []
     refusals: list[str] = []
-    for factor in asked.factors:
-        fake = asked.fake
+    for factor in spec.factors:
+        fake = spec.fake
         try:
-            done.append((*_trial(asked, factor, fake=fake), fake))
+            done.append((*_run_trial(spec, factor, fake=fake), fake))
         except errors.InputError as refusal:
             refusals.append(str(refusal))
-            if asked.fake:
+            if spec.fake:
                 continue
             try:
-                done.append((*_trial(asked, factor, fake=True), True))
+                done.append((*_run_trial(spec, factor, fake=True), True))
             except errors.InputError as another:
                 refusals.append(str(another))
     if not done:
@@ -78,53 +78,53 @@ def dry_run(asked: Rehearsal) -> Profile:
     return _profile(done, tuple(refusals))
 
 
-def _trial(asked: Rehearsal, factor: float, *, fake: bool) -> tuple[Profile, Finding]:
+def _run_trial(spec: DryRunSpec, factor: float, *, fake: bool) -> tuple[Profile, DryRunResult]:
     with tempfile.TemporaryDirectory(prefix="rover-dry-run-") as home:
         told, result = pathlib.Path(home) / "orders.json", pathlib.Path(home) / "finding.json"
-        command, resized = _resized(asked, factor)
-        order = Orders(
+        command, resized = _resize_command(spec, factor)
+        order = DryRunRequest(
             command=command,
             result=str(result),
-            steps=1 if fake else asked.steps,
+            steps=1 if fake else spec.steps,
             batch_factor=1.0 if resized else factor,
             fake=fake,
         )
         messages.write(str(told), order)
         line = [sys.executable, "-m", "rover_kf.dry_run", str(told)]
         most = int(_free_memory() * SHARE_OF_MEMORY)
-        spent = profile(line, _environment(asked), asked.folder, asked.seconds, most_memory=most)
+        spent = run_profile(line, _environment(spec), spec.folder, spec.seconds, max_memory=most)
         if not result.exists():
-            message = f"the script made too few steps in {asked.seconds:g} s"
+            message = f"the script made too few steps in {spec.seconds:g} s"
             raise errors.InputError(f"{message}; give it more seconds or fewer steps")
-        found = messages.read_finding(str(result))
+        found = messages.read_result(str(result))
     if not found.step_seconds and not (fake and found.steps):
         raise errors.InputError(found.error or "the script ended before its steps were timed")
     return spent, found
 
 
-def _resized(asked: Rehearsal, factor: float) -> tuple[tuple[str, ...], bool]:
+def _resize_command(spec: DryRunSpec, factor: float) -> tuple[tuple[str, ...], bool]:
     """The command with its batch changed, and whether the option for it is there."""
-    option, words = asked.batch_option, list(asked.command)
+    option, words = spec.batch_option, list(spec.command)
     for place, word in enumerate(words):
         if option and word == option and place + 1 < len(words):
-            words[place + 1] = _scaled(option, words[place + 1], factor)
+            words[place + 1] = _scale_option(option, words[place + 1], factor)
             return tuple(words), True
         if option and word.startswith(f"{option}="):
-            words[place] = f"{option}={_scaled(option, word.partition('=')[2], factor)}"
+            words[place] = f"{option}={_scale_option(option, word.partition('=')[2], factor)}"
             return tuple(words), True
     return tuple(words), False
 
 
-def _scaled(option: str, value: str, factor: float) -> str:
+def _scale_option(option: str, value: str, factor: float) -> str:
     if not value.isdecimal():
         raise errors.InputError(f"{option} is {value!r}, not a number of samples")
     return str(max(1, round(int(value) * factor)))
 
 
-def _environment(asked: Rehearsal) -> dict[str, str]:
+def _environment(spec: DryRunSpec) -> dict[str, str]:
     # A job's own variables (ROVER_…) would let the script look for a sidecar.
     own = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
-    return {**own, **asked.environment, **_ALONE, **_MASTER}
+    return {**own, **spec.environment, **_ALONE, **_MASTER}
 
 
 def _free_memory() -> int:
@@ -134,14 +134,14 @@ def _free_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _profile(done: list[tuple[Profile, Finding, bool]], refusals: tuple[str, ...]) -> Profile:
+def _profile(done: list[tuple[Profile, DryRunResult, bool]], refusals: tuple[str, ...]) -> Profile:
     trials = {
         found.batch: Trial(
             batch=found.batch,
             step_seconds=found.step_seconds,
             wait_seconds=found.wait_seconds,
             cores=found.cores,
-            footprint=Footprint() if fake else spent.footprint,
+            footprint=MemoryFootprint() if fake else spent.footprint,
             forward_peak=found.forward_peak,
             update_peak=found.update_peak,
             faked=fake,
@@ -168,5 +168,5 @@ def _profile(done: list[tuple[Profile, Finding, bool]], refusals: tuple[str, ...
         trials=tuple(trials[batch] for batch in sorted(trials)),
         state=state,
         loader_workers=found.loader_workers,
-        refusals=refusals,
+        failures=refusals,
     )

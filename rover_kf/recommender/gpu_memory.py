@@ -9,16 +9,16 @@ import math
 
 from rover_kf.api.decisions import Quantity
 from rover_kf.recommender import host_memory, parallelism_memory
-from rover_kf.recommender.parallelism_memory import CONTEXT, FRAGMENTS, Way
+from rover_kf.recommender.parallelism_memory import CONTEXT, FRAGMENTS, ParallelConfig
 from rover_kf.recommender.profile import ModelState, Trial
-from rover_kf.recommender.size_evidence import MIB, Sources, line, single
+from rover_kf.recommender.size_evidence import MIB, SizeEvidence, fit_line, from_single
 
 DRY_MARGIN, FORMULA_MARGIN = 1.10, 1.25
-MOST_BATCH = float(1 << 30)
+MAX_BATCH = float(1 << 30)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Device:
+class DeviceMemoryModel:
     """What one device holds, as a line over the batch."""
 
     state: ModelState
@@ -28,48 +28,50 @@ class Device:
     """Bytes of activations a sample."""
     batch: int
     """The script's own, of one process."""
-    stepping: float = 0.0
+    optimizer_workspace: float = 0.0
     """Bytes that the optimizer's step needs for a moment, when activations are gone."""
 
-    def bytes_at(self, batch: float, way: Way, processes: int) -> float:
+    def bytes_at(self, batch: float, config: ParallelConfig, processes: int) -> float:
         """Predicted bytes in use, allocator and driver included.
 
         Args:
             batch: samples of one micro-batch.
-            way: to train.
+            config: to train.
             processes: of the world.
         """
-        held = parallelism_memory.states(self.state, way, processes)
-        acting = parallelism_memory.activations(self.slope, self.constant, batch, way)
-        return FRAGMENTS * (held + max(acting, self.stepping)) + CONTEXT
+        held = parallelism_memory.state_bytes(self.state, config, processes)
+        acting = parallelism_memory.activation_bytes(self.slope, self.constant, batch, config)
+        return FRAGMENTS * (held + max(acting, self.optimizer_workspace)) + CONTEXT
 
-    def most(self, limit: float, way: Way, processes: int) -> int:
+    def max_batch(self, limit: float, config: ParallelConfig, processes: int) -> int:
         """The largest micro-batch that fits; 0 if none does."""
-        if self.bytes_at(0, way, processes) > limit:
+        if self.bytes_at(0, config, processes) > limit:
             return 0
-        free = (limit - CONTEXT) / FRAGMENTS - parallelism_memory.states(self.state, way, processes)
-        each = parallelism_memory.activations(self.slope, 0.0, 1.0, way)
-        fixed = parallelism_memory.activations(0.0, self.constant, 0.0, way)
-        most = (free - fixed) / each if each > 0 else MOST_BATCH
-        return math.floor(min(max(most, 0.0), MOST_BATCH) + 1e-9)
+        free = (limit - CONTEXT) / FRAGMENTS - parallelism_memory.state_bytes(
+            self.state, config, processes
+        )
+        each = parallelism_memory.activation_bytes(self.slope, 0.0, 1.0, config)
+        fixed = parallelism_memory.activation_bytes(0.0, self.constant, 0.0, config)
+        most = (free - fixed) / each if each > 0 else MAX_BATCH
+        return math.floor(min(max(most, 0.0), MAX_BATCH) + 1e-9)
 
 
-def device(sources: Sources) -> Device | None:
+def fit_device(evidence: SizeEvidence) -> DeviceMemoryModel | None:
     """From the dry run; None if it did not count tensors."""
-    state = sources.state
-    trials = [trial for trial in sources.trials if trial.tensor_peak]
+    state = evidence.state
+    trials = [trial for trial in evidence.trials if trial.tensor_peak]
     if state is None or not trials:
         return None
-    constant, slope = line([(trial.batch, _acting(trial, state)) for trial in trials])
+    constant, slope = fit_line([(trial.batch, _activation_bytes(trial, state)) for trial in trials])
     stepping = max(0.0, float(max(trial.update_peak for trial in trials) - state.total))
-    return Device(state, constant, slope, trials[-1].batch, stepping)
+    return DeviceMemoryModel(state, constant, slope, trials[-1].batch, stepping)
 
 
-def memory(sources: Sources) -> Quantity | None:
+def predict_memory(evidence: SizeEvidence) -> Quantity | None:
     """Bytes of one accelerator for the present batch; None where nothing tells of the model."""
-    found = device(sources)
+    found = fit_device(evidence)
     if found is not None:
-        held = found.bytes_at(found.batch, Way(), sources.world)
+        held = found.bytes_at(found.batch, ParallelConfig(), evidence.world)
         target = DRY_MARGIN * held
         why = (
             f"{found.state.total / MIB:.0f} MiB of state and {found.slope / MIB:.2f} MiB of "
@@ -77,13 +79,16 @@ def memory(sources: Sources) -> Quantity | None:
             "allocator and 10 %"
         )
         bounds = (0.9 * held, 1.5 * 0.9 * held)
-        return single("accelerator_memory", target, bounds, "profile", why)
-    parameters = sources.facts.signature.parameters
+        return from_single("accelerator_memory", target, bounds, "profile", why)
+    parameters = evidence.job.signature.parameters
     if not parameters:
         return None
-    trained = sources.facts.trained
-    state = parallelism_memory.of_parameters(parameters, trained=trained)
-    held = FRAGMENTS * parallelism_memory.states(state, Way(), sources.world) + CONTEXT
+    trained = evidence.job.trained
+    state = parallelism_memory.state_from_parameters(parameters, trained=trained)
+    held = (
+        FRAGMENTS * parallelism_memory.state_bytes(state, ParallelConfig(), evidence.world)
+        + CONTEXT
+    )
     why = f"16 bytes for each of {parameters:g} parameters (Adam, fp32); activations not known"
     if trained is not None and trained < parameters:
         why = (
@@ -91,43 +96,48 @@ def memory(sources: Sources) -> Quantity | None:
             "are trained (Adam, fp32); activations not known"
         )
     bounds = (held, 2.5 * held)
-    return single("accelerator_memory", FORMULA_MARGIN * held, bounds, "formula", why)
+    return from_single("accelerator_memory", FORMULA_MARGIN * held, bounds, "formula", why)
 
 
-def batch(sources: Sources, limit: float | None, host_limit: float | None) -> Quantity | None:
+def recommend_batch(
+    evidence: SizeEvidence, limit: float | None, host_limit: float | None
+) -> Quantity | None:
     """Samples of one process a step; None if no dry run has seen a batch.
 
     Args:
-        sources: what is known.
+        evidence: what is known.
         limit: bytes of an accelerator; None: not known, or there is none.
         host_limit: bytes of the trainer container, that bound it where there is no accelerator.
     """
-    trials = sources.trials
+    trials = evidence.trials
     if not trials or not trials[-1].batch:
         return None
     own, most = trials[-1].batch, math.inf
-    found = device(sources)
+    found = fit_device(evidence)
     if limit is not None and found is not None:
-        most = found.most(limit, Way(), sources.world)
-    elif host_limit is not None and not sources.facts.signature.accelerators:
-        most = _host_most(sources, host_limit)
+        most = found.max_batch(limit, ParallelConfig(), evidence.world)
+    elif host_limit is not None and not evidence.job.signature.accelerators:
+        most = _host_max_batch(evidence, host_limit)
     least = float(min(own, _knee(trials)))
     if most < own:
         target = float(max(1, most))
         why = f"the largest that fits beside the model; the script's own {own} does not"
-        return single("batch", target, (min(least, target), target), "profile", why)
+        return from_single("batch", target, (min(least, target), target), "profile", why)
     high = 4.0 * own if most == math.inf else min(float(most), 64.0 * own)
     why = f"the script's own, which fits; below {least:g} a step is mostly overhead"
-    return single("batch", float(own), (least, high), "profile", why)
+    return from_single("batch", float(own), (least, high), "profile", why)
 
 
-def _acting(trial: Trial, state: ModelState) -> float:
+def _activation_bytes(trial: Trial, state: ModelState) -> float:
     return max(0.0, float(trial.forward_peak - state.total))
 
 
-def _host_most(sources: Sources, limit: float) -> float:
-    own = sources.trials[-1].batch
-    here, half = host_memory.predicted(sources, own), host_memory.predicted(sources, own // 2)
+def _host_max_batch(evidence: SizeEvidence, limit: float) -> float:
+    own = evidence.trials[-1].batch
+    here, half = (
+        host_memory.predict_memory(evidence, own),
+        host_memory.predict_memory(evidence, own // 2),
+    )
     if here is None or half is None or here.target <= limit:
         return math.inf
     each = (here.target - half.target) / max(1, own - own // 2)
@@ -139,5 +149,5 @@ def _knee(trials: tuple[Trial, ...]) -> float:
     real = [(float(trial.batch), trial.step_seconds) for trial in trials if not trial.faked]
     if len(real) < 2:  # noqa: PLR2004 - a line needs two
         return 1.0
-    constant, slope = line(real)
+    constant, slope = fit_line(real)
     return max(1.0, math.ceil(constant / slope)) if slope else 1.0

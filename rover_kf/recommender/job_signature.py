@@ -20,7 +20,7 @@ ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "google.com/tp
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class JobFacts:
+class JobSpec:
     """A manifest, read."""
 
     signature: JobSignature
@@ -47,14 +47,14 @@ class JobFacts:
     """Parameters that are trained, where that is known and is not all of them."""
 
 
-def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
+def from_manifest(manifest: Manifest, *, source: str = "manifest") -> JobSpec:
     """Read a PyTorchJob or a TFJob.
 
     Raises:
         InputError: it is neither, a policy annotation is wrong, or it has no trainer container.
     """
     adapter = adapters.adapter_for(manifest, source=source)
-    schema.check(manifest, adapter, source)
+    schema.check_schema(manifest, adapter, source)
     metadata = manifest["metadata"]
     annotations = metadata.get("annotations") or {}
     policy = RoverPolicy.from_annotations(annotations, source=source)
@@ -74,7 +74,7 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         accelerators=int(sum(resources.get(name, 0.0) for name in ACCELERATORS)),
     )
     requested = {key: value for key, value in resources.items() if key in ("cpu", "memory")}
-    return JobFacts(
+    return JobSpec(
         signature=signature,
         requested={"replicas": float(workers), **requested},
         masters=adapter.masters(manifest),
@@ -88,11 +88,11 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         storage=storage_mount.identity(
             policy.checkpoint.path, trainer, leader.spec["template"]["spec"], signature.namespace
         ),
-        setup=servers(manifest),
+        setup=server_setup(manifest),
     )
 
 
-def servers(manifest: Manifest) -> ServerSetup | None:
+def server_setup(manifest: Manifest) -> ServerSetup | None:
     """Workers and parameter servers of a TFJob that has both; None of another job.
 
     Raises:
@@ -103,24 +103,24 @@ def servers(manifest: Manifest) -> ServerSetup | None:
     worker, server = found.get("worker"), found.get("ps")
     if worker is None or server is None:
         return None
-    cores = [_cores(adapter.trainer(item), item.path) for item in (worker, server)]
+    cores = [_parse_cores(adapter.trainer(item), item.path) for item in (worker, server)]
     return ServerSetup(0.0, worker.replicas, server.replicas, *cores)
 
 
-def _cores(trainer: Mapping[str, Any], path: str) -> float:
+def _parse_cores(trainer: Mapping[str, Any], path: str) -> float:
     resources = trainer.get("resources") or {}
     stated = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    return _amount("cpu", stated["cpu"], path) or 1.0 if "cpu" in stated else 1.0
+    return _parse_amount("cpu", stated["cpu"], path) or 1.0 if "cpu" in stated else 1.0
 
 
 def _resources(trainer: Mapping[str, Any], source: str) -> dict[str, float]:
     """Requests, with limits where no request is stated, as the scheduler reads them."""
     resources = trainer.get("resources") or {}
     stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {str(key): _amount(str(key), value, source) for key, value in stated.items()}
+    return {str(key): _parse_amount(str(key), value, source) for key, value in stated.items()}
 
 
-def _amount(key: str, value: object, source: str) -> float:
+def _parse_amount(key: str, value: object, source: str) -> float:
     try:
         return float(quantities.parse(value))
     except ValueError as cause:

@@ -16,84 +16,86 @@ from collections.abc import Iterator
 
 from rover_kf.api.decisions import Proposal
 from rover_kf.recommender import parallelism_memory
-from rover_kf.recommender.communication_model import Network
-from rover_kf.recommender.gpu_memory import Device
-from rover_kf.recommender.parallelism_memory import Way
+from rover_kf.recommender.communication_model import CommunicationModel
+from rover_kf.recommender.gpu_memory import DeviceMemoryModel
+from rover_kf.recommender.parallelism_memory import ParallelConfig
 from rover_kf.recommender.profile import Trial
-from rover_kf.recommender.size_evidence import GIB, line
+from rover_kf.recommender.size_evidence import GIB, fit_line
 
 ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
-MOST = 3
+MAX_PROPOSALS = 3
 """Proposals."""
-GAIN = 0.95
+MAX_TIME_RATIO = 0.95
 """Of the present time, that a faster way has to stay below."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Setting:
+class ParallelismContext:
     """What ways are compared in."""
 
-    device: Device
+    device: DeviceMemoryModel
     trials: tuple[Trial, ...]
-    network: Network
+    network: CommunicationModel
     processes: int
     nodes: int
     limit: float | None
     """Bytes of a device; None: not known, everything fits."""
 
-    def bytes_of(self, way: Way) -> float:
+    def bytes_of(self, config: ParallelConfig) -> float:
         """Of one device."""
-        return self.device.bytes_at(self._micro(way), way, self.processes)
+        return self.device.bytes_at(self._micro(config), config, self.processes)
 
-    def seconds_of(self, way: Way) -> float:
+    def seconds_of(self, config: ParallelConfig) -> float:
         """Of a whole step; 0 if no step was timed."""
         real = [(float(one.batch), one.step_seconds) for one in self.trials if not one.faked]
         if not real:
             return 0.0
-        constant, slope = line(real)
-        alone = way.accumulation * (constant + slope * self._micro(way))
+        constant, slope = fit_line(real)
+        alone = config.accumulation * (constant + slope * self._micro(config))
         if self.processes == 1:
             return alone
         ring = 2.0 * (self.processes - 1) / self.processes
-        sent = parallelism_memory.sent(self.device.state, way, self.processes) / ring
+        sent = parallelism_memory.sent_bytes(self.device.state, config, self.processes) / ring
         return self.network.step_seconds(
             alone, processes=self.processes, nodes=self.nodes, gradient_bytes=sent
         )
 
-    def fits(self, way: Way) -> bool:
+    def fits(self, config: ParallelConfig) -> bool:
         """Whether a device has room for it."""
-        return self.limit is None or self.bytes_of(way) <= self.limit
+        return self.limit is None or self.bytes_of(config) <= self.limit
 
-    def micro(self, way: Way) -> int:
+    def micro_batch(self, config: ParallelConfig) -> int:
         """Samples of a process in one micro-batch."""
-        return math.ceil(self._micro(way))
+        return math.ceil(self._micro(config))
 
-    def _micro(self, way: Way) -> float:
-        return math.ceil(self.device.batch / way.accumulation)
+    def _micro(self, config: ParallelConfig) -> float:
+        return math.ceil(self.device.batch / config.accumulation)
 
 
-def propose(setting: Setting, present: Way | None = None) -> tuple[Proposal, ...]:
+def propose_configs(
+    context: ParallelismContext, present: ParallelConfig | None = None
+) -> tuple[Proposal, ...]:
     """Ways that are better than the present one, best first.
 
     Args:
-        setting: what they are compared in.
+        context: what they are compared in.
         present: plain DDP by default.
     """
-    now = present or Way()
-    fits, seconds = setting.fits(now), setting.seconds_of(now)
+    now = present or ParallelConfig()
+    fits, seconds = context.fits(now), context.seconds_of(now)
     found = []
-    for way in _ways(setting):
-        if way == now or not setting.fits(way):
+    for way in _candidate_configs(context):
+        if way == now or not context.fits(way):
             continue
-        if fits and not (seconds and setting.seconds_of(way) < GAIN * seconds):
+        if fits and not (seconds and context.seconds_of(way) < MAX_TIME_RATIO * seconds):
             continue
         found.append(way)
-    found.sort(key=lambda way: (setting.seconds_of(way), _effort(way)))
-    return tuple(_proposal(setting, way, now) for way in _unlike(found)[:MOST])
+    found.sort(key=lambda way: (context.seconds_of(way), _script_changes(way)))
+    return tuple(_proposal(context, way, now) for way in _distinct(found)[:MAX_PROPOSALS])
 
 
-def _ways(setting: Setting) -> Iterator[Way]:
-    many = setting.processes > 1
+def _candidate_configs(context: ParallelismContext) -> Iterator[ParallelConfig]:
+    many = context.processes > 1
     strategies = parallelism_memory.STRATEGIES if many else (parallelism_memory.DDP,)
     for strategy, count, precision in itertools.product(
         strategies, ACCUMULATIONS, parallelism_memory.PRECISIONS
@@ -101,43 +103,43 @@ def _ways(setting: Setting) -> Iterator[Way]:
         pointless = precision == parallelism_memory.BF16_GRADIENTS and (
             not many or strategy not in {parallelism_memory.DDP, parallelism_memory.ZERO1}
         )
-        if count <= max(1, setting.device.batch) and not pointless:
-            yield Way(strategy, count, precision)
+        if count <= max(1, context.device.batch) and not pointless:
+            yield ParallelConfig(strategy, count, precision)
 
 
-def _effort(way: Way) -> tuple[int, int, int]:
+def _script_changes(config: ParallelConfig) -> tuple[int, int, int]:
     """Changes to the script, the fewest first."""
     return (
-        parallelism_memory.STRATEGIES.index(way.strategy),
-        way.accumulation,
-        parallelism_memory.PRECISIONS.index(way.precision),
+        parallelism_memory.STRATEGIES.index(config.strategy),
+        config.accumulation,
+        parallelism_memory.PRECISIONS.index(config.precision),
     )
 
 
-def _unlike(ways: list[Way]) -> list[Way]:
+def _distinct(ways: list[ParallelConfig]) -> list[ParallelConfig]:
     """One of each strategy and precision: the first, which is the fastest."""
-    kinds: dict[tuple[str, str], Way] = {}
+    kinds: dict[tuple[str, str], ParallelConfig] = {}
     for way in ways:
         kinds.setdefault((way.strategy, way.precision), way)
     return list(kinds.values())
 
 
-def _proposal(setting: Setting, way: Way, now: Way) -> Proposal:
-    held, before = setting.bytes_of(way), setting.bytes_of(now)
-    seconds, was = setting.seconds_of(way), setting.seconds_of(now)
-    room = "" if setting.limit is None else f" of a device's {setting.limit / GIB:.2f} GiB"
-    reason = "fits, and the present way does not" if not setting.fits(now) else "is faster"
+def _proposal(context: ParallelismContext, config: ParallelConfig, now: ParallelConfig) -> Proposal:
+    held, before = context.bytes_of(config), context.bytes_of(now)
+    seconds, was = context.seconds_of(config), context.seconds_of(now)
+    room = "" if context.limit is None else f" of a device's {context.limit / GIB:.2f} GiB"
+    reason = "fits, and the present way does not" if not context.fits(now) else "is faster"
     why = (
         f"{reason}: {held / GIB:.2f} GiB{room} where {now.strategy} {now.precision} takes "
         f"{before / GIB:.2f}; {seconds:.3f} s a step where it takes {was:.3f}"
     )
     return Proposal(
-        strategy=way.strategy,
-        accumulation=way.accumulation,
-        precision=way.precision,
-        batch=setting.micro(way),
+        strategy=config.strategy,
+        accumulation=config.accumulation,
+        precision=config.precision,
+        batch=context.micro_batch(config),
         memory=held,
         step_seconds=seconds,
-        fits=setting.fits(way),
+        fits=context.fits(config),
         why=why,
     )

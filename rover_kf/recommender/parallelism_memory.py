@@ -35,7 +35,7 @@ FRAGMENTS = 1.08
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Way:
+class ParallelConfig:
     """A way to train in parallel."""
 
     strategy: str = DDP
@@ -43,7 +43,7 @@ class Way:
     precision: str = FP32
 
 
-def of_parameters(parameters: float, *, trained: float | None = None) -> ModelState:
+def state_from_parameters(parameters: float, *, trained: float | None = None) -> ModelState:
     """The state of a model of which only the number of parameters is known, with Adam in fp32.
 
     Args:
@@ -62,12 +62,12 @@ def of_parameters(parameters: float, *, trained: float | None = None) -> ModelSt
     )
 
 
-def states(state: ModelState, way: Way, processes: int) -> float:
+def state_bytes(state: ModelState, config: ParallelConfig, processes: int) -> float:
     """Bytes of one process beside activations.
 
     Args:
         state: one whole copy.
-        way: to train.
+        config: to train.
         processes: of the world.
     """
     weights = state.parameter_bytes + state.buffer_bytes
@@ -77,38 +77,40 @@ def states(state: ModelState, way: Way, processes: int) -> float:
         2.0 * state.largest_layer_bytes,
     )
     buckets = gradients if processes > 1 else 0.0
-    if way.precision == BF16_GRADIENTS:
+    if config.precision == BF16_GRADIENTS:
         buckets *= 1.5
-    if way.strategy == ZERO1:
+    if config.strategy == ZERO1:
         return weights + gradients + moments / processes + buckets
-    if way.strategy == ZERO2:
+    if config.strategy == ZERO2:
         return weights + (gradients + moments) / processes + layer
-    if way.strategy == FSDP:
+    if config.strategy == FSDP:
         return (weights + gradients + moments) / processes + layer
     return weights + gradients + moments + buckets
 
 
-def server(state: ModelState, servers: int) -> float:
+def server_bytes(state: ModelState, servers: int) -> float:
     """Bytes of one of several parameter servers."""
     return (state.parameter_bytes + state.optimizer_bytes) / max(1, servers)
 
 
-def activations(slope: float, constant: float, batch: float, way: Way) -> float:
+def activation_bytes(slope: float, constant: float, batch: float, config: ParallelConfig) -> float:
     """Bytes of activations of one micro-batch, from a line through two batches in fp32."""
-    share = BF16_ACTIVATIONS if way.precision == BF16 else 1.0
+    share = BF16_ACTIVATIONS if config.precision == BF16 else 1.0
     return share * (constant + slope * batch)
 
 
-def sent(state: ModelState, way: Way, processes: int) -> float:
+def sent_bytes(state: ModelState, config: ParallelConfig, processes: int) -> float:
     """Bytes that each process sends in a step (a ring's share of gradients and weights)."""
     if processes <= 1:
         return 0.0
     ring = 2.0 * (processes - 1) / processes
-    gradients = state.gradient_bytes * (0.5 if way.precision == BF16_GRADIENTS else 1.0)
-    if way.strategy == FSDP:
+    gradients = state.gradient_bytes * (0.5 if config.precision == BF16_GRADIENTS else 1.0)
+    if config.strategy == FSDP:
         # Weights are gathered twice a micro-batch, gradients scattered once: each is half a ring.
-        gathers = 2.0 * way.accumulation * state.parameter_bytes / 2.0
+        gathers = 2.0 * config.accumulation * state.parameter_bytes / 2.0
         return ring * (gathers + gradients / 2.0)
-    if way.strategy == ZERO2:
+    if config.strategy == ZERO2:
         return ring * (gradients / 2.0 + state.parameter_bytes / 2.0)
-    return ring * gradients + (ring * state.parameter_bytes / 2.0 if way.strategy == ZERO1 else 0.0)
+    return ring * gradients + (
+        ring * state.parameter_bytes / 2.0 if config.strategy == ZERO1 else 0.0
+    )

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord, ServerSetup
 from rover_kf.recommender import parallelism_memory
-from rover_kf.recommender.size_evidence import MIB, Sources, single
+from rover_kf.recommender.size_evidence import MIB, SizeEvidence, from_single
 from rover_kf.scaling import ps_model
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.ps_model import ServerModel
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.ps_model import PsModel
 
 LEAST_WEIGHT = 0.3
 """Only runs of the same command: another script has another law."""
@@ -32,10 +32,10 @@ MARGIN = 1.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Effect:
+class SetupForecast:
     """What another setup is expected to bring."""
 
-    what: str
+    description: str
     """In words."""
     steps_per_second: float
     lower: float
@@ -44,31 +44,31 @@ class Effect:
     """Over the present setup."""
 
 
-def model(records: Iterable[RunRecord]) -> ServerModel | None:
+def fit_model(records: Iterable[RunRecord]) -> PsModel | None:
     """The law of runs of one command; None while they have had one setup alone."""
     ordered = sorted(records, key=lambda record: record.updated_at)
     return ps_model.fit(
-        [row for record in ordered for row in ps_model.rows_of(record.servers, record.windows)]
+        [row for record in ordered for row in ps_model.median_rows(record.servers, record.windows)]
     )
 
 
-def sizes(sources: Sources, policy: WatchPolicy) -> tuple[Quantity, ...]:
+def recommend_sizes(evidence: SizeEvidence, policy: AutoscalingPolicy) -> tuple[Quantity, ...]:
     """Replicas, servers and their cores with the least cost, and a server's memory.
 
     Args:
-        sources: what is known.
+        evidence: what is known.
         policy: bounds of the replicas, and the value of time.
     """
-    now = sources.facts.setup
+    now = evidence.job.setup
     if now is None:
         return ()
-    memory = _memory(sources, now)
-    law = model(_runs(sources))
-    chosen = _stated(now) if law is None else _chosen(sources, law, now, policy)
+    memory = _memory(evidence, now)
+    law = fit_model(_runs(evidence))
+    chosen = _from_manifest(now) if law is None else _choose(evidence, law, now, policy)
     return (*chosen, memory) if memory is not None else chosen
 
 
-def effects(law: ServerModel, now: ServerSetup) -> tuple[Effect, ...]:
+def forecast_setups(law: PsModel, now: ServerSetup) -> tuple[SetupForecast, ...]:
     """What one worker or server more, and twice the cores of each, would bring."""
     present = law.steps_per_second(now)
     others = (
@@ -84,28 +84,30 @@ def effects(law: ServerModel, now: ServerSetup) -> tuple[Effect, ...]:
         ),
     )
     return tuple(
-        Effect(what, rate := law.steps_per_second(other), *law.interval(other), rate / present)
+        SetupForecast(
+            what, rate := law.steps_per_second(other), *law.interval(other), rate / present
+        )
         for what, other in others
         if law.reaches(other)
     )
 
 
-def _runs(sources: Sources) -> Iterator[RunRecord]:
-    command = sources.facts.signature.command
-    for run in sources.runs:
+def _runs(evidence: SizeEvidence) -> Iterator[RunRecord]:
+    command = evidence.job.signature.command
+    for run in evidence.runs:
         if run.weight >= LEAST_WEIGHT and run.record.signature.command == command:
             yield run.record
 
 
-def _chosen(
-    sources: Sources, law: ServerModel, now: ServerSetup, policy: WatchPolicy
+def _choose(
+    evidence: SizeEvidence, law: PsModel, now: ServerSetup, policy: AutoscalingPolicy
 ) -> tuple[Quantity, ...]:
     costs = {
-        setup: _cost(law, setup, now, sources.facts.masters + policy.value_of_time)
-        for setup in _setups(law, now, policy)
+        setup: _cost(law, setup, now, evidence.job.masters + policy.value_of_time)
+        for setup in _candidate_setups(law, now, policy)
     }
     if not costs:
-        return _stated(now)
+        return _from_manifest(now)
     best = min(costs, key=lambda setup: costs[setup])
     fair = [setup for setup, cost in costs.items() if cost <= FAIR * costs[best]]
     rate, (low, high) = law.steps_per_second(best), law.interval(best)
@@ -116,26 +118,28 @@ def _chosen(
     )
     count = float(len(law.rows))
 
-    def told(name: str, field: str) -> Quantity:
+    def make_quantity(name: str, field: str) -> Quantity:
         values = [float(getattr(setup, field)) for setup in fair]
         target = float(getattr(best, field))
         bounds = (min(values), max(values))
-        return single(name, target, bounds, "history", why, samples=count)
+        return from_single(name, target, bounds, "history", why, samples=count)
 
     return (
-        told("replicas", "workers"),
-        told("servers", "servers"),
-        told("server_cpu", "server_cores"),
+        make_quantity("replicas", "workers"),
+        make_quantity("servers", "servers"),
+        make_quantity("server_cpu", "server_cores"),
     )
 
 
-def _cost(law: ServerModel, setup: ServerSetup, now: ServerSetup, beside: float) -> float:
+def _cost(law: PsModel, setup: ServerSetup, now: ServerSetup, beside: float) -> float:
     """Of a step, in worker-seconds: a server counts by its cores."""
     servers = setup.servers * setup.server_cores / now.worker_cores
     return (setup.workers + servers + beside) / law.steps_per_second(setup)
 
 
-def _setups(law: ServerModel, now: ServerSetup, policy: WatchPolicy) -> Iterator[ServerSetup]:
+def _candidate_setups(
+    law: PsModel, now: ServerSetup, policy: AutoscalingPolicy
+) -> Iterator[ServerSetup]:
     """Within reach of what was seen."""
     workers = policy.allowed() or (now.workers,)
     servers = sorted({max(1, now.servers // 2), now.servers, now.servers + 1, 2 * now.servers})
@@ -147,27 +151,27 @@ def _setups(law: ServerModel, now: ServerSetup, policy: WatchPolicy) -> Iterator
             yield setup
 
 
-def _stated(now: ServerSetup) -> tuple[Quantity, ...]:
+def _from_manifest(now: ServerSetup) -> tuple[Quantity, ...]:
     why = "the manifest asks for it; runs of this command have had one setup of servers at most"
     servers, cores, workers = float(now.servers), now.server_cores, float(now.workers)
     return (
-        single("replicas", workers, (workers, workers), "manifest", why),
-        single("servers", servers, (1.0, 2.0 * servers), "manifest", why),
-        single("server_cpu", cores, (0.5 * cores, 2.0 * cores), "manifest", why),
+        from_single("replicas", workers, (workers, workers), "manifest", why),
+        from_single("servers", servers, (1.0, 2.0 * servers), "manifest", why),
+        from_single("server_cpu", cores, (0.5 * cores, 2.0 * cores), "manifest", why),
     )
 
 
-def _memory(sources: Sources, now: ServerSetup) -> Quantity | None:
+def _memory(evidence: SizeEvidence, now: ServerSetup) -> Quantity | None:
     """Of one server: its share of weights and optimizer state; None where neither is known."""
-    state, parameters = sources.state, sources.facts.signature.parameters
+    state, parameters = evidence.state, evidence.job.signature.parameters
     if state is None and parameters:
-        state = parallelism_memory.of_parameters(parameters, trained=sources.facts.trained)
+        state = parallelism_memory.state_from_parameters(parameters, trained=evidence.job.trained)
     if state is None:
         return None
-    held = parallelism_memory.server(state, now.servers)
+    held = parallelism_memory.server_bytes(state, now.servers)
     why = (
         f"a {now.servers}th of weights and Adam's moments, {held / MIB:.0f} MiB, and "
         f"{RUNTIME / MIB:.0f} MiB of TensorFlow, with 25 %"
     )
     whole = held + RUNTIME
-    return single("server_memory", MARGIN * whole, (whole, 2.0 * whole), "formula", why)
+    return from_single("server_memory", MARGIN * whole, (whole, 2.0 * whole), "formula", why)

@@ -13,7 +13,7 @@ import yaml
 from rover_kf import errors
 from rover_kf.api.decisions import Cost, Quantity
 from rover_kf.recommender import similar_runs
-from rover_kf.recommender.size_evidence import GIB, Sources
+from rover_kf.recommender.size_evidence import GIB, SizeEvidence
 
 _KEYS = ("cpu", "memory", "accelerator")
 
@@ -41,55 +41,55 @@ class PriceTable:
             told = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
             raise errors.InputError(f"the prices in {path} cannot be read: {cause}") from cause
-        return cls.of(told, source=str(path))
+        return cls.from_data(told, source=str(path))
 
     @classmethod
-    def of(cls, told: object, *, source: str = "prices") -> PriceTable:
+    def from_data(cls, data: object, *, source: str = "prices") -> PriceTable:
         """The table from plain data.
 
         Raises:
             InputError: a key or value that is not allowed.
         """
         allowed = f"a mapping of {', '.join(_KEYS)} (an hour's price, 0 or more) and currency"
-        if not isinstance(told, Mapping) or set(told) - {*_KEYS, "currency"}:
-            raise errors.InputError(f"{source} holds {told!r}; allowed: {allowed}")
+        if not isinstance(data, Mapping) or set(data) - {*_KEYS, "currency"}:
+            raise errors.InputError(f"{source} holds {data!r}; allowed: {allowed}")
         for key in _KEYS:
-            value = told.get(key, 0.0)
+            value = data.get(key, 0.0)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
                 raise errors.InputError(f"{source}: {key} is {value!r}; allowed: {allowed}")
-        numbers = {key: float(told.get(key, 0.0)) for key in _KEYS}
-        return cls(**numbers, currency=str(told.get("currency", "")))
+        numbers = {key: float(data.get(key, 0.0)) for key in _KEYS}
+        return cls(**numbers, currency=str(data.get("currency", "")))
 
-    def hour(self, *, cpu: float, memory: float, accelerators: float) -> float:
+    def hourly_cost(self, *, cpu: float, memory: float, accelerators: float) -> float:
         """An hour of one replica; memory in bytes."""
         paid = cpu * self.cpu + memory / GIB * self.memory
         return paid + accelerators * self.accelerator
 
 
-def cost(sources: Sources, sizes: Mapping[str, Quantity], table: PriceTable) -> Cost:
+def predict_cost(evidence: SizeEvidence, sizes: Mapping[str, Quantity], table: PriceTable) -> Cost:
     """What the sizes cost an hour, and the whole run where runs alike show its length.
 
     Args:
-        sources: what is known.
+        evidence: what is known.
         sizes: ``replicas``, ``cpu``, ``memory`` and ``arena``, as recommended; of a job with
             parameter servers ``servers`` and ``server_cpu``, too.
         table: of the user.
     """
-    masters, devices = sources.facts.masters, sources.facts.signature.accelerators
+    masters, devices = evidence.job.masters, evidence.job.signature.accelerators
 
     def hour(bound: str) -> float:
         number = {name: float(getattr(size, bound)) for name, size in sizes.items()}
         memory = number["memory"] + number["arena"]
-        each = table.hour(cpu=number["cpu"], memory=memory, accelerators=devices)
+        each = table.hourly_cost(cpu=number["cpu"], memory=memory, accelerators=devices)
         whole = (number["replicas"] + masters) * each
         if "servers" not in sizes:
             return whole
         held = number.get("server_memory", number["memory"])
-        server = table.hour(cpu=number["server_cpu"], memory=held, accelerators=0)
+        server = table.hourly_cost(cpu=number["server_cpu"], memory=held, accelerators=0)
         return whole + number["servers"] * server
 
-    lengths = similar_runs.samples(
-        sources.succeeded(), lambda run: (run.updated_at - run.started_at) / 3600.0
+    lengths = similar_runs.weighted_samples(
+        evidence.successful_runs(), lambda run: (run.updated_at - run.started_at) / 3600.0
     )
     hours = similar_runs.quantile(lengths, 0.5) if lengths else None
     pods = sizes["replicas"].target + masters

@@ -14,10 +14,10 @@ from rover_kf.system import procfs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Footprint:
+class MemoryFootprint:
     """Bytes of memory."""
 
-    own: int = 0
+    anonymous: int = 0
     """Of no file: heaps, stacks, shared memory; each page once."""
     files: int = 0
     """Of mapped files, by the process that has most of them: the others map the same libraries."""
@@ -25,17 +25,17 @@ class Footprint:
     @property
     def total(self) -> int:
         """Both."""
-        return self.own + self.files
+        return self.anonymous + self.files
 
 
-def footprint(pids: tuple[int, ...]) -> Footprint:
+def measure_footprint(pids: tuple[int, ...]) -> MemoryFootprint:
     """What the processes hold together now."""
     each = [_footprint(pid) for pid in pids]
-    own = sum(one.own for one in each)
-    return Footprint(own, max((one.files for one in each), default=0))
+    own = sum(one.anonymous for one in each)
+    return MemoryFootprint(own, max((one.files for one in each), default=0))
 
 
-def hidden(seen: dict[int, int], pids: tuple[int, ...]) -> dict[int, int]:
+def unsampled_peaks(seen: dict[int, int], pids: tuple[int, ...]) -> dict[int, int]:
     """What each process held at its worst beyond what looks have seen of it, in bytes.
 
     Args:
@@ -44,16 +44,16 @@ def hidden(seen: dict[int, int], pids: tuple[int, ...]) -> dict[int, int]:
     """
     found = {}
     for pid in pids:
-        counts = procfs.sizes(pid)
+        counts = procfs.status_sizes(pid)
         if "VmHWM" in counts:
             seen[pid] = max(seen.get(pid, 0), counts.get("VmRSS", 0))
             found[pid] = max(0, counts["VmHWM"] - seen[pid])
     return found
 
 
-def _footprint(pid: int) -> Footprint:
-    counts = procfs.shares(pid)
+def _footprint(pid: int) -> MemoryFootprint:
+    counts = procfs.rollup_sizes(pid)
     own = counts.get("Pss_Anon", 0) + counts.get("Pss_Shmem", 0)
-    shared = procfs.sizes(pid).get("RssShmem", 0)
+    shared = procfs.status_sizes(pid).get("RssShmem", 0)
     files = counts.get("Rss", 0) - counts.get("Anonymous", 0) - shared
-    return Footprint(own, max(0, files))
+    return MemoryFootprint(own, max(0, files))

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.recommender import process_tree
-from rover_kf.recommender.process_tree import Footprint
+from rover_kf.recommender.process_tree import MemoryFootprint
 from rover_kf.system import procfs
 
-LOOKS_PER_SECOND = 5
+SAMPLES_PER_SECOND = 5
 GRACE_SECONDS = 5.0
 LATE_SECONDS = 5.0
 
@@ -38,7 +38,7 @@ class Trial:
     """Of a step, waited for data loaders."""
     cores: float
     """Kept busy by one process and its loaders."""
-    footprint: Footprint
+    footprint: MemoryFootprint
     """Of one process and its loaders, at its worst."""
     forward_peak: int = 0
     """Bytes of all tensors at the worst of forward and backward, as an accelerator would hold them;
@@ -87,7 +87,7 @@ class Profile:
 
     seconds: float
     """How long it ran."""
-    ended: bool
+    exited: bool
     """Whether the command ended by itself within that time."""
     peak_memory: int
     """Bytes that the process tree held at the worst look, what is shared counted once."""
@@ -102,9 +102,9 @@ class Profile:
     state: ModelState | None = None
     """Of a dry run."""
     loader_workers: int = 0
-    footprint: Footprint = dataclasses.field(default_factory=Footprint)
+    footprint: MemoryFootprint = dataclasses.field(default_factory=MemoryFootprint)
     """``peak_memory`` in its parts."""
-    refusals: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
     """What a dry run tried and could not, one sentence each."""
 
     @property
@@ -113,13 +113,13 @@ class Profile:
         return self.cpu_seconds / self.seconds if self.seconds else 0.0
 
 
-def profile(
+def run_profile(
     command: Sequence[str],
     environment: Mapping[str, str],
     cwd: pathlib.Path,
     seconds: float,
     *,
-    most_memory: int | None = None,
+    max_memory: int | None = None,
 ) -> Profile:
     """Run a command for at most so many seconds and measure its process tree; then end it.
 
@@ -128,7 +128,7 @@ def profile(
         environment: all of its variables.
         cwd: its working folder.
         seconds: after which it is ended.
-        most_memory: bytes beyond which it is ended at once; None: no bound.
+        max_memory: bytes beyond which it is ended at once; None: no bound.
 
     Raises:
         InputError: it cannot be started, it failed before the time was over, or it took more
@@ -149,21 +149,21 @@ def profile(
             raise errors.InputError(f"the profile cannot start {command[0]}: {cause}") from cause
         with process:
             try:
-                found = _measure(process, seconds, most_memory)
+                found = _measure(process, seconds, max_memory)
             finally:
-                _end(process)
+                _terminate(process)
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
-    if found.ended and process.returncode != 0:
+    if found.exited and process.returncode != 0:
         last = lines[-1] if lines else "it said nothing"
         message = f"the profiled command ended with {process.returncode}: {last}"
         raise errors.InputError(f"{message}; run it by hand and mend it first")
     return found
 
 
-def _measure(process: subprocess.Popen[bytes], seconds: float, most_memory: int | None) -> Profile:
+def _measure(process: subprocess.Popen[bytes], seconds: float, max_memory: int | None) -> Profile:
     began = time.monotonic()
-    peak, cpu = Footprint(), {0: 0.0}
+    peak, cpu = MemoryFootprint(), {0: 0.0}
     counted, last = 0.0, began
     resident: dict[int, int] = {}
     hidden: dict[int, int] = {}
@@ -171,27 +171,27 @@ def _measure(process: subprocess.Popen[bytes], seconds: float, most_memory: int 
         pids = (process.pid, *procfs.descendants(process.pid))
         for pid in pids:
             cpu[pid] = max(cpu.get(pid, 0.0), procfs.cpu_seconds(pid))
-        hidden.update(process_tree.hidden(resident, pids))
-        seen = process_tree.footprint(pids)
-        peak = Footprint(max(peak.own, seen.own), max(peak.files, seen.files))
-        if most_memory is not None and seen.total > most_memory:
+        hidden.update(process_tree.unsampled_peaks(resident, pids))
+        seen = process_tree.measure_footprint(pids)
+        peak = MemoryFootprint(max(peak.anonymous, seen.anonymous), max(peak.files, seen.files))
+        if max_memory is not None and seen.total > max_memory:
             raise errors.InputError(
                 f"the profiled command took {seen.total >> 20} MiB, more than the "
-                f"{most_memory >> 20} MiB that it may; try it with a smaller batch"
+                f"{max_memory >> 20} MiB that it may; try it with a smaller batch"
             )
         # A look that comes very late was on a machine that stood still, and so did the command.
         now = time.monotonic()
         counted, last = counted + min(now - last, LATE_SECONDS), now
         left = seconds - counted
-        ended = _ended(process, min(1 / LOOKS_PER_SECOND, max(left, 0.0)))
+        ended = _wait_exit(process, min(1 / SAMPLES_PER_SECOND, max(left, 0.0)))
         if ended or left <= 0:
             spent = time.monotonic() - began
             # A process's own worst moment may have been between two looks.
-            peak = Footprint(peak.own + sum(hidden.values()), peak.files)
+            peak = MemoryFootprint(peak.anonymous + sum(hidden.values()), peak.files)
             return Profile(spent, ended, peak.total, sum(cpu.values()), footprint=peak)
 
 
-def _ended(process: subprocess.Popen[bytes], within: float) -> bool:
+def _wait_exit(process: subprocess.Popen[bytes], within: float) -> bool:
     try:
         process.wait(within)
     except subprocess.TimeoutExpired:
@@ -199,9 +199,9 @@ def _ended(process: subprocess.Popen[bytes], within: float) -> bool:
     return True
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _terminate(process: subprocess.Popen[bytes]) -> None:
     """End the whole session, politely and then not."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        _ended(process, GRACE_SECONDS)
+        _wait_exit(process, GRACE_SECONDS)

@@ -33,13 +33,13 @@ from rover_kf.recommender import (
     similar_runs,
 )
 from rover_kf.recommender import job_signature as reading
-from rover_kf.recommender.constraints import Constraints, within
-from rover_kf.recommender.job_signature import JobFacts
+from rover_kf.recommender.constraints import Constraints, apply_bounds
+from rover_kf.recommender.job_signature import JobSpec
 from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.profile import Profile
-from rover_kf.recommender.similar_runs import Neighbour
-from rover_kf.recommender.size_evidence import Sources
-from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.recommender.similar_runs import SimilarRun
+from rover_kf.recommender.size_evidence import SizeEvidence
+from rover_kf.scaling.policy import AutoscalingPolicy
 
 LOG = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def recommend(
     Raises:
         InputError: the manifest cannot be used; the message names key, value and what is allowed.
     """
-    facts = reading.of(manifest, source=source)
+    facts = reading.from_manifest(manifest, source=source)
     if parameters is not None:
         signature = dataclasses.replace(facts.signature, parameters=parameters)
         facts = dataclasses.replace(facts, signature=signature, trained=trained)
@@ -85,11 +85,11 @@ def recommend(
     except errors.HistoryUnavailable as error:
         LOG.warning("sizes come without the history: %s", error)
         notes = (f"the history was not asked: {error}",)
-    return combine(facts, records, profile, constraints, prices=prices, notes=notes)
+    return combine_evidence(facts, records, profile, constraints, prices=prices, notes=notes)
 
 
-def combine(
-    facts: JobFacts,
+def combine_evidence(
+    facts: JobSpec,
     records: Iterable[RunRecord],
     profile: Profile | None = None,
     constraints: Constraints | None = None,
@@ -110,53 +110,55 @@ def combine(
         now: Unix seconds that ages are counted to; the newest record by default.
     """
     limits = constraints or Constraints()
-    sources = _sources(facts, tuple(records), profile, now)
+    sources = _collect_evidence(facts, tuple(records), profile, now)
     sizes, unmet = _sizes(sources, limits)
     found = {item.name: item for item in sizes}
-    refusals = profile.refusals if profile is not None else ()
+    refusals = profile.failures if profile is not None else ()
     return Recommendation(
         job=facts.signature.name,
         quantities=sizes,
-        cost=price.cost(sources, found, prices) if prices is not None else None,
+        cost=price.predict_cost(sources, found, prices) if prices is not None else None,
         proposals=_proposals(sources, limits, round(found["replicas"].target)),
         notes=(*notes, *limits.unread, *refusals, *unmet),
     )
 
 
-def _sources(
-    facts: JobFacts, runs: tuple[RunRecord, ...], profile: Profile | None, now: float | None
-) -> Sources:
+def _collect_evidence(
+    facts: JobSpec, runs: tuple[RunRecord, ...], profile: Profile | None, now: float | None
+) -> SizeEvidence:
     if now is None:
         now = max((run.updated_at for run in runs), default=0.0)
-    near = similar_runs.near(facts.signature, runs, now)
+    near = similar_runs.find_similar(facts.signature, runs, now)
     known = {run.record.uid for run in near}
-    others = tuple(Neighbour(run, 0.0) for run in runs if run.uid not in known)
-    return Sources(facts, near, profile, others)
+    others = tuple(SimilarRun(run, 0.0) for run in runs if run.uid not in known)
+    return SizeEvidence(facts, near, profile, others)
 
 
-def _sizes(sources: Sources, limits: Constraints) -> tuple[tuple[Quantity, ...], tuple[str, ...]]:
-    facts = sources.facts
-    snapshots = arena_size.arena(sources)
-    cpu = limits.cpu(cpu_request.cpu(sources))
-    memory = limits.memory(host_memory.memory(sources), snapshots)
-    pod = constraints.need(cpu, memory, snapshots, facts.signature.accelerators)
+def _sizes(
+    evidence: SizeEvidence, limits: Constraints
+) -> tuple[tuple[Quantity, ...], tuple[str, ...]]:
+    facts = evidence.job
+    snapshots = arena_size.recommend_arena(evidence)
+    cpu = limits.cpu(cpu_request.recommend_cpu(evidence))
+    memory = limits.memory(host_memory.recommend_memory(evidence), snapshots)
+    pod = constraints.required(cpu, memory, snapshots, facts.signature.accelerators)
     room = limits.replicas(pod) - facts.masters
     policy = _policy(facts, limits, room)
-    wanted = parameter_servers.sizes(sources, policy) or (
-        within(replicas.replicas(sources, policy), float(policy.max)),
+    wanted = parameter_servers.recommend_sizes(evidence, policy) or (
+        apply_bounds(replicas.recommend_replicas(evidence, policy), float(policy.max)),
     )
     found = (
         *wanted,
-        cpu_request.processes(sources),
+        cpu_request.recommend_processes(evidence),
         cpu,
         memory,
-        gpu_memory.memory(sources) if _has_devices(sources, limits) else None,
-        gpu_memory.batch(sources, limits.accelerator_memory, limits.max_memory),
+        gpu_memory.predict_memory(evidence) if _has_devices(evidence, limits) else None,
+        gpu_memory.recommend_batch(evidence, limits.accelerator_memory, limits.max_memory),
         snapshots,
-        arena_size.replica(sources, snapshots),
-        checkpoint_interval.bandwidth(sources),
-        checkpoint_interval.storage_rate(sources),
-        checkpoint_interval.checkpoint_every(sources),
+        arena_size.recommend_replica_arena(evidence, snapshots),
+        checkpoint_interval.required_bandwidth(evidence),
+        checkpoint_interval.measured_bandwidth(evidence),
+        checkpoint_interval.recommend_interval(evidence),
     )
     unmet: tuple[str, ...] = ()
     if room < facts.min_replicas:
@@ -168,11 +170,11 @@ def _sizes(sources: Sources, limits: Constraints) -> tuple[tuple[Quantity, ...],
     return tuple(item for item in found if item is not None), unmet
 
 
-def _policy(facts: JobFacts, limits: Constraints, room: float) -> WatchPolicy:
+def _policy(facts: JobSpec, limits: Constraints, room: float) -> AutoscalingPolicy:
     most = min(facts.max_replicas, limits.max_replicas or facts.max_replicas)
     if not math.isinf(room):
         most = max(1, min(most, int(room)))
-    return WatchPolicy(
+    return AutoscalingPolicy(
         min=min(facts.min_replicas, most),
         max=most,
         sizes=limits.sizes,
@@ -180,23 +182,23 @@ def _policy(facts: JobFacts, limits: Constraints, room: float) -> WatchPolicy:
     )
 
 
-def _has_devices(sources: Sources, limits: Constraints) -> bool:
-    return bool(sources.facts.signature.accelerators) or limits.accelerator_memory is not None
+def _has_devices(evidence: SizeEvidence, limits: Constraints) -> bool:
+    return bool(evidence.job.signature.accelerators) or limits.accelerator_memory is not None
 
 
-def _proposals(sources: Sources, limits: Constraints, count: int) -> tuple[Proposal, ...]:
-    device = gpu_memory.device(sources)
-    if device is None or not _has_devices(sources, limits):
+def _proposals(evidence: SizeEvidence, limits: Constraints, count: int) -> tuple[Proposal, ...]:
+    device = gpu_memory.fit_device(evidence)
+    if device is None or not _has_devices(evidence, limits):
         return ()
     rate = limits.network_bytes_per_second
-    learned = None if rate else replicas.learn(sources)
-    nodes = count + sources.facts.masters
-    setting = parallelism_advice.Setting(
+    learned = None if rate else replicas.fit_network(evidence)
+    nodes = count + evidence.job.masters
+    setting = parallelism_advice.ParallelismContext(
         device=device,
-        trials=sources.trials,
-        network=learned or communication_model.of_bandwidth(rate or ASSUMED_BANDWIDTH),
-        processes=nodes * sources.facts.signature.processes_per_node,
+        trials=evidence.trials,
+        network=learned or communication_model.from_bandwidth(rate or ASSUMED_BANDWIDTH),
+        processes=nodes * evidence.job.signature.processes_per_node,
         nodes=nodes,
         limit=limits.accelerator_memory,
     )
-    return parallelism_advice.propose(setting)
+    return parallelism_advice.propose_configs(setting)

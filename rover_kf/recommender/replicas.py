@@ -16,10 +16,10 @@ from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.recommender import communication_model
-from rover_kf.recommender.communication_model import Network, Observation
-from rover_kf.recommender.size_evidence import Sources, single
+from rover_kf.recommender.communication_model import CommunicationModel, StepObservation
+from rover_kf.recommender.size_evidence import SizeEvidence, from_single
 from rover_kf.scaling import throughput
-from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.policy import AutoscalingPolicy
 
 LEAST_WEIGHT = 0.3
 """Throughput is taken from runs of the same command only: another script has another speed."""
@@ -29,43 +29,45 @@ STATE_OVER_GRADIENTS = 3.0
 """A snapshot with Adam's moments, over the gradients."""
 
 
-def replicas(sources: Sources, policy: WatchPolicy) -> Quantity:
+def recommend_replicas(evidence: SizeEvidence, policy: AutoscalingPolicy) -> Quantity:
     """The size with the least cost J by what runs alike measured, at most twice the largest seen.
 
     Args:
-        sources: what is known.
+        evidence: what is known.
         policy: bounds, allowed sizes and the value of time.
     """
-    windows = _windows(sources)
+    windows = _windows(evidence)
     model = throughput.fit(windows)
     sizes = policy.allowed()
     if model is not None and sizes:
         largest = max(window.world_size for window in windows)
-        reach = [size for size in sizes if _world(sources, size) <= 2 * largest] or [sizes[0]]
-        found = model.predict(_world(sources, _best(sources, policy, reach, _rate(sources, model))))
+        reach = [size for size in sizes if _world(evidence, size) <= 2 * largest] or [sizes[0]]
+        found = model.predict(
+            _world(evidence, _best(evidence, policy, reach, _rate(evidence, model)))
+        )
         verb = "measured" if found.measured else "predicted"
         told = (
             f"{found.samples_per_second:.1f} ({found.lower:.1f}-{found.upper:.1f}) samples/s {verb}"
         )
-        weight = sum(run.weight for run in sources.runs if run.record.windows)
-        return _chosen(sources, policy, reach, _rate(sources, model), told, "history", weight)
-    alone, learned = sources.own_trial(), learn(sources)
+        weight = sum(run.weight for run in evidence.runs if run.record.windows)
+        return _choose(evidence, policy, reach, _rate(evidence, model), told, "history", weight)
+    alone, learned = evidence.full_batch_trial(), fit_network(evidence)
     if alone is not None and alone.step_seconds and learned is not None and sizes:
-        rate = _cold(sources, learned)
+        rate = _cold_start_rate(evidence, learned)
         told = f"a dry run's step and what {learned.jobs} other jobs show of the network"
-        return _chosen(sources, policy, list(sizes), rate, told, "formula", float(learned.jobs))
-    return _stated(sources, policy)
+        return _choose(evidence, policy, list(sizes), rate, told, "formula", float(learned.jobs))
+    return _from_manifest(evidence, policy)
 
 
-def learn(sources: Sources) -> Network | None:
+def fit_network(evidence: SizeEvidence) -> CommunicationModel | None:
     """The network's terms from jobs that ran alone and in company; None if there is none."""
-    rows: list[Observation] = []
-    for run in (*sources.runs, *sources.elsewhere):
+    rows: list[StepObservation] = []
+    for run in (*evidence.runs, *evidence.other_jobs):
         rows += _observations(run.record)
     return communication_model.fit(rows)
 
 
-def _observations(record: RunRecord) -> list[Observation]:
+def _observations(record: RunRecord) -> list[StepObservation]:
     """Of a run that trained alone and in company; a step alone is in proportion to its batch."""
     seen = [window for window in record.windows if window.step_seconds > 0]
     single = [window for window in seen if window.world_size == 1]
@@ -76,7 +78,7 @@ def _observations(record: RunRecord) -> list[Observation]:
     alone = statistics.median(window.step_seconds for window in single)
     batch = statistics.median(window.global_batch for window in single)
     return [
-        Observation(
+        StepObservation(
             window.step_seconds,
             alone * (window.global_batch / window.world_size / batch if batch else 1.0),
             window.world_size,
@@ -89,17 +91,17 @@ def _observations(record: RunRecord) -> list[Observation]:
     ]
 
 
-def _cold(sources: Sources, learned: Network) -> Callable[[int], float]:
-    alone, state = sources.own_trial(), sources.state
+def _cold_start_rate(evidence: SizeEvidence, learned: CommunicationModel) -> Callable[[int], float]:
+    alone, state = evidence.full_batch_trial(), evidence.state
     if alone is None or state is None:
         raise AssertionError
 
     def rate(size: int) -> float:
-        world = _world(sources, size)
+        world = _world(evidence, size)
         seconds = learned.step_seconds(
             alone.step_seconds,
             processes=world,
-            nodes=size + sources.facts.masters,
+            nodes=size + evidence.job.masters,
             gradient_bytes=state.gradient_bytes,
         )
         return world * max(1, alone.batch) / seconds
@@ -107,59 +109,65 @@ def _cold(sources: Sources, learned: Network) -> Callable[[int], float]:
     return rate
 
 
-def _rate(sources: Sources, model: throughput.ThroughputModel) -> Callable[[int], float]:
-    return lambda size: model.predict(_world(sources, size)).samples_per_second
+def _rate(evidence: SizeEvidence, model: throughput.ThroughputModel) -> Callable[[int], float]:
+    return lambda size: model.predict(_world(evidence, size)).samples_per_second
 
 
-def _chosen(  # noqa: PLR0917 - what is chosen from, then what is told of it
-    sources: Sources,
-    policy: WatchPolicy,
+def _choose(  # noqa: PLR0917 - what is chosen from, then what is told of it
+    evidence: SizeEvidence,
+    policy: AutoscalingPolicy,
     reach: Sequence[int],
     rate: Callable[[int], float],
-    told: str,
+    explanation: str,
     basis: str,
     weight: float,
 ) -> Quantity:
-    costs = _costs(sources, policy, reach, rate)
-    best = _best(sources, policy, reach, rate)
+    costs = _costs(evidence, policy, reach, rate)
+    best = _best(evidence, policy, reach, rate)
     fair = [size for size in reach if costs[size] <= FAIR * costs[best]]
-    why = f"{best} replicas are the cheapest for the time they take: {told}"
+    why = f"{best} replicas are the cheapest for the time they take: {explanation}"
     bounds = (float(min(fair)), float(max(fair)))
-    return single("replicas", float(best), bounds, basis, why, samples=weight)
+    return from_single("replicas", float(best), bounds, basis, why, samples=weight)
 
 
 def _best(
-    sources: Sources, policy: WatchPolicy, reach: Sequence[int], rate: Callable[[int], float]
+    evidence: SizeEvidence,
+    policy: AutoscalingPolicy,
+    reach: Sequence[int],
+    rate: Callable[[int], float],
 ) -> int:
-    costs = _costs(sources, policy, reach, rate)
+    costs = _costs(evidence, policy, reach, rate)
     return min(reach, key=lambda size: costs[size])
 
 
 def _costs(
-    sources: Sources, policy: WatchPolicy, reach: Sequence[int], rate: Callable[[int], float]
+    evidence: SizeEvidence,
+    policy: AutoscalingPolicy,
+    reach: Sequence[int],
+    rate: Callable[[int], float],
 ) -> dict[int, float]:
-    masters = sources.facts.masters
+    masters = evidence.job.masters
     return {size: (size + masters + policy.value_of_time) / rate(size) for size in reach}
 
 
-def _world(sources: Sources, size: int) -> int:
-    return (size + sources.facts.masters) * sources.facts.signature.processes_per_node
+def _world(evidence: SizeEvidence, size: int) -> int:
+    return (size + evidence.job.masters) * evidence.job.signature.processes_per_node
 
 
-def _stated(sources: Sources, policy: WatchPolicy) -> Quantity:
-    stated = sources.facts.requested["replicas"]
+def _from_manifest(evidence: SizeEvidence, policy: AutoscalingPolicy) -> Quantity:
+    stated = evidence.job.requested["replicas"]
     target = min(max(stated, float(policy.min)), float(policy.max))
     nearest = min(policy.allowed(), key=lambda size: math.fabs(size - target), default=int(target))
     why = "the manifest asks for it; no run alike has shown its throughput"
     bounds = (min(float(policy.min), nearest), max(float(policy.max), nearest))
-    return single("replicas", float(nearest), bounds, "manifest", why)
+    return from_single("replicas", float(nearest), bounds, "manifest", why)
 
 
-def _windows(sources: Sources) -> list[Throughput]:
-    command = sources.facts.signature.command
+def _windows(evidence: SizeEvidence) -> list[Throughput]:
+    command = evidence.job.signature.command
     rows = [
         window
-        for run in sources.runs
+        for run in evidence.runs
         if run.weight >= LEAST_WEIGHT and run.record.signature.command == command
         for window in run.record.windows
     ]

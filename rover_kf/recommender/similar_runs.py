@@ -23,7 +23,7 @@ LEAST_WEIGHT = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Neighbour:
+class SimilarRun:
     """A run and its weight, in (0, 1]."""
 
     record: RunRecord
@@ -31,16 +31,16 @@ class Neighbour:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sample:
+class WeightedSample:
     """A number of a run with the run's weight."""
 
     value: float
     weight: float
 
 
-def near(
+def find_similar(
     signature: JobSignature, records: Iterable[RunRecord], now: float
-) -> tuple[Neighbour, ...]:
+) -> tuple[SimilarRun, ...]:
     """Runs that say something about a job, heaviest first."""
     found = []
     for record in records:
@@ -48,7 +48,7 @@ def near(
         distance = _distance(signature, record.signature)
         weight = math.exp(-(distance**2) / (2 * BANDWIDTH**2)) * freshness(age)
         if weight >= LEAST_WEIGHT:
-            found.append(Neighbour(record, weight))
+            found.append(SimilarRun(record, weight))
     return tuple(sorted(found, key=lambda item: -item.weight))
 
 
@@ -57,25 +57,25 @@ def freshness(age: float) -> float:
     return math.pow(0.5, age / HALF_LIFE_SECONDS)
 
 
-def _distance(one: JobSignature, other: JobSignature) -> float:
-    if one.kind != other.kind or one.accelerators != other.accelerators:
+def _distance(left: JobSignature, right: JobSignature) -> float:
+    if left.kind != right.kind or left.accelerators != right.accelerators:
         return 2.0
-    if one.command and one.command == other.command:
-        return 0.0 if one.image == other.image else 0.5
-    return 1.0 if one.name and one.name == other.name else 2.0
+    if left.command and left.command == right.command:
+        return 0.0 if left.image == right.image else 0.5
+    return 1.0 if left.name and left.name == right.name else 2.0
 
 
-def samples(
-    neighbours: Iterable[Neighbour], value: Callable[[RunRecord], float | None]
-) -> tuple[Sample, ...]:
+def weighted_samples(
+    neighbours: Iterable[SimilarRun], value: Callable[[RunRecord], float | None]
+) -> tuple[WeightedSample, ...]:
     """A number of each run that has it (positive)."""
     read = ((value(item.record), item.weight) for item in neighbours)
-    return tuple(Sample(number, weight) for number, weight in read if number and number > 0)
+    return tuple(WeightedSample(number, weight) for number, weight in read if number and number > 0)
 
 
-def quantile(found: Sequence[Sample], share: float) -> float:
+def quantile(samples: Sequence[WeightedSample], share: float) -> float:
     """Weighted quantile: the least value with at least that share of the weight at or below it."""
-    ordered = sorted(found, key=lambda sample: sample.value)
+    ordered = sorted(samples, key=lambda sample: sample.value)
     total, below = sum(sample.weight for sample in ordered), 0.0
     for sample in ordered:
         below += sample.weight
@@ -84,20 +84,20 @@ def quantile(found: Sequence[Sample], share: float) -> float:
     return ordered[-1].value
 
 
-def effective(found: Iterable[Sample]) -> float:
+def effective_count(samples: Iterable[WeightedSample]) -> float:
     """How many runs stand behind a statistic: their weights summed."""
-    return sum(sample.weight for sample in found)
+    return sum(sample.weight for sample in samples)
 
 
-def spread(found: Sequence[Sample]) -> float:
+def spread(samples: Sequence[WeightedSample]) -> float:
     """Weighted median of the distances from the weighted median."""
-    middle = quantile(found, 0.5)
-    return quantile([Sample(abs(s.value - middle), s.weight) for s in found], 0.5)
+    middle = quantile(samples, 0.5)
+    return quantile([WeightedSample(abs(s.value - middle), s.weight) for s in samples], 0.5)
 
 
-def interval(found: Sequence[Sample], target: float) -> tuple[float, float]:
+def interval(samples: Sequence[WeightedSample], target: float) -> tuple[float, float]:
     """Weighted 10 % and 90 % quantiles, at least 25 % wide each way below five effective runs."""
-    low, high = min(quantile(found, 0.1), target), max(quantile(found, 0.9), target)
-    if effective(found) < 5:  # noqa: PLR2004 - five, as said
+    low, high = min(quantile(samples, 0.1), target), max(quantile(samples, 0.9), target)
+    if effective_count(samples) < 5:  # noqa: PLR2004 - five, as said
         low, high = min(low, 0.75 * target), max(high, 1.25 * target)
     return low, high

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord
 from rover_kf.recommender import similar_runs
-from rover_kf.recommender.job_signature import JobFacts
+from rover_kf.recommender.job_signature import JobSpec
 from rover_kf.recommender.profile import ModelState, Profile, Trial
-from rover_kf.recommender.similar_runs import Neighbour
+from rover_kf.recommender.similar_runs import SimilarRun
 
 MIB, GIB = 1 << 20, 1 << 30
 SLOTS = 2
@@ -40,20 +40,20 @@ UNITS = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sources:
+class SizeEvidence:
     """Everything that is known before the run."""
 
-    facts: JobFacts
-    runs: tuple[Neighbour, ...]
+    job: JobSpec
+    runs: tuple[SimilarRun, ...]
     profile: Profile | None = None
-    elsewhere: tuple[Neighbour, ...] = ()
+    other_jobs: tuple[SimilarRun, ...] = ()
     """Runs of other scripts that may be looked at: they tell of the network, not of the job."""
 
-    def succeeded(self) -> tuple[Neighbour, ...]:
+    def successful_runs(self) -> tuple[SimilarRun, ...]:
         """Runs alike that ended well."""
         return tuple(item for item in self.runs if item.record.outcome == "succeeded")
 
-    def layout(self) -> Neighbour | None:
+    def layout(self) -> SimilarRun | None:
         """The most alike run of which it is known whether its state was sharded."""
         return next((item for item in self.runs if item.record.replicated is not None), None)
 
@@ -62,27 +62,27 @@ class Sources:
         layout = self.layout()
         return SLOTS + (0 if layout is None or layout.record.replicated else 1)
 
-    def savers(self) -> int:
+    def snapshot_savers(self) -> int:
         """Processes of a pod that keep a whole snapshot each."""
-        layout, alike = self.layout(), self.facts.copy_per_pod
+        layout, alike = self.layout(), self.job.copy_per_pod
         if alike and (layout is None or layout.record.replicated):
             return 1
-        return self.facts.signature.processes_per_node
+        return self.job.signature.processes_per_node
 
-    def snapshots(self) -> tuple[similar_runs.Sample, ...]:
+    def snapshots(self) -> tuple[similar_runs.WeightedSample, ...]:
         """Bytes of a rank's snapshot, as runs alike had it: at least at this job's size.
 
         Of sharded state fewer ranks hold more each.
         """
-        return similar_runs.samples(
-            self.runs, lambda run: run.snapshot_bytes * max(1.0, parts_of(run) / self.world)
+        return similar_runs.weighted_samples(
+            self.runs, lambda run: run.snapshot_bytes * max(1.0, shard_count(run) / self.world)
         )
 
     @property
     def world(self) -> int:
         """Processes that the manifest asks for."""
-        pods = self.facts.masters + int(self.facts.requested["replicas"])
-        return max(1, pods * self.facts.signature.processes_per_node)
+        pods = self.job.masters + int(self.job.requested["replicas"])
+        return max(1, pods * self.job.signature.processes_per_node)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -94,13 +94,13 @@ class Sources:
         """Of the dry run."""
         return self.profile.state if self.profile is not None else None
 
-    def own_trial(self) -> Trial | None:
+    def full_batch_trial(self) -> Trial | None:
         """The dry run's largest batch that was really computed: the script's own."""
         real = [trial for trial in self.trials if not trial.faked]
         return real[-1] if real else None
 
 
-def parts_of(run: RunRecord) -> int:
+def shard_count(run: RunRecord) -> int:
     """Among how many ranks the state was shared out where a run's snapshots were largest."""
     if run.replicated is not False:
         return 1
@@ -108,21 +108,21 @@ def parts_of(run: RunRecord) -> int:
     return max(1, min((window.world_size for window in run.windows), default=asked))
 
 
-def counted(
+def from_samples(
     name: str,
     target: float,
     bounds: tuple[float, float],
-    found: Sequence[similar_runs.Sample],
+    samples: Sequence[similar_runs.WeightedSample],
     why: str,
     *,
     basis: str = "history",
 ) -> Quantity:
     """A number with runs behind it."""
-    count = similar_runs.effective(found)
+    count = similar_runs.effective_count(samples)
     return Quantity(name, target, *bounds, UNITS[name], basis, count, why)
 
 
-def single(
+def from_single(
     name: str,
     target: float,
     bounds: tuple[float, float],
@@ -136,12 +136,12 @@ def single(
     return Quantity(name, target, *bounds, UNITS[name], basis, count, why)
 
 
-def whole_mib(count: float) -> float:
+def round_up_mib(count: float) -> float:
     """Bytes, rounded up to MiB."""
     return float(math.ceil(round(count / MIB, 6)) * MIB)
 
 
-def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Constant and slope through the first and the last point; neither is negative.
 
     Args:

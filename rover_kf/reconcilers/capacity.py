@@ -9,11 +9,11 @@ from typing import Any
 
 from rover_kf.api.cluster_capacity import (
     Autoscaler,
-    NodeRoom,
-    Objects,
-    PodNeed,
-    QuotaRoom,
-    Surroundings,
+    ClusterCapacity,
+    NamespaceObjects,
+    NodeCapacity,
+    PodRequirements,
+    QuotaHeadroom,
     Taint,
 )
 from rover_kf.api.jobs import ObservedJob
@@ -21,22 +21,27 @@ from rover_kf.injection import node_affinity, quantities
 from rover_kf.injection.adapters import adapter_for
 
 Item = Mapping[str, Any]
-_SCOPES_OF_TRAINING = ("NotTerminating", "NotBestEffort")
+_TRAINING_SCOPES = ("NotTerminating", "NotBestEffort")
 """Of a quota: pods without a deadline that ask for something, as training pods do."""
 
 
-def of(found: Objects, nodes: tuple[NodeRoom, ...] | None) -> Surroundings:
+def read_capacity(
+    objects: NamespaceObjects, nodes: tuple[NodeCapacity, ...] | None
+) -> ClusterCapacity:
     """What is left for jobs of a namespace.
 
     Raises:
         ValueError: an amount is no quantity.
     """
-    return Surroundings(
-        nodes, quota_rooms(found.quotas), autoscalers(found.autoscalers), found.unread
+    return ClusterCapacity(
+        nodes,
+        quota_headrooms(objects.quotas),
+        list_autoscalers(objects.autoscalers),
+        objects.unread,
     )
 
 
-def need(job: ObservedJob, kind: str = "worker") -> PodNeed:
+def pod_need(job: ObservedJob, kind: str = "worker") -> PodRequirements:
     """What one more pod of the job asks for, and where it may go.
 
     Args:
@@ -52,16 +57,16 @@ def need(job: ObservedJob, kind: str = "worker") -> PodNeed:
         (one.get("key", ""), one.get("value", ""), one.get("effect", ""))
         for one in spec.get("tolerations") or ()
     )
-    return PodNeed(
-        pod_amounts(spec),
-        pod_amounts(spec, "limits"),
+    return PodRequirements(
+        pod_requests(spec),
+        pod_requests(spec, "limits"),
         dict(spec.get("nodeSelector") or {}),
         tolerated,
-        node_affinity.left_out(spec),
+        node_affinity.excluded_nodes(spec),
     )
 
 
-def node_rooms(nodes: Iterable[Item], pods: Iterable[Item]) -> tuple[NodeRoom, ...]:
+def node_capacities(nodes: Iterable[Item], pods: Iterable[Item]) -> tuple[NodeCapacity, ...]:
     """What is left of each node that takes pods.
 
     Args:
@@ -73,12 +78,12 @@ def node_rooms(nodes: Iterable[Item], pods: Iterable[Item]) -> tuple[NodeRoom, .
         node = pod["spec"].get("nodeName")
         if node:
             sums = taken.setdefault(node, {})
-            for key, value in {**pod_amounts(pod["spec"]), "pods": 1.0}.items():
+            for key, value in {**pod_requests(pod["spec"]), "pods": 1.0}.items():
                 sums[key] = sums.get(key, 0.0) + value
-    return tuple(_room(node, taken) for node in nodes if _takes_pods(node))
+    return tuple(_node_capacity(node, taken) for node in nodes if _is_schedulable(node))
 
 
-def pod_amounts(spec: Item, kind: str = "requests") -> dict[str, float]:
+def pod_requests(spec: Item, kind: str = "requests") -> dict[str, float]:
     """What a pod's containers ask for together, as the scheduler reckons it.
 
     Args:
@@ -87,11 +92,11 @@ def pod_amounts(spec: Item, kind: str = "requests") -> dict[str, float]:
     """
     total: dict[str, float] = {}
     for item in spec.get("containers") or ():
-        _add(total, _stated(item, kind))
+        _add(total, _container_requests(item, kind))
     most: dict[str, float] = {}
     beside: dict[str, float] = {}
     for item in spec.get("initContainers") or ():
-        asked = _stated(item, kind)
+        asked = _container_requests(item, kind)
         if item.get("restartPolicy") == "Always":
             _add(beside, asked)
             asked = {}
@@ -103,16 +108,16 @@ def pod_amounts(spec: Item, kind: str = "requests") -> dict[str, float]:
     return whole
 
 
-def quota_rooms(quotas: Iterable[Item]) -> tuple[QuotaRoom, ...]:
+def quota_headrooms(quotas: Iterable[Item]) -> tuple[QuotaHeadroom, ...]:
     """What each quota leaves that counts training pods."""
     return tuple(
-        QuotaRoom(quota["metadata"]["name"], dict(_left(quota)))
+        QuotaHeadroom(quota["metadata"]["name"], dict(_remaining(quota)))
         for quota in quotas
         if _counts_training(quota.get("spec") or {})
     )
 
 
-def autoscalers(items: Iterable[Item]) -> tuple[Autoscaler, ...]:
+def list_autoscalers(items: Iterable[Item]) -> tuple[Autoscaler, ...]:
     """Who scales what."""
     found = []
     for item in items:
@@ -121,7 +126,7 @@ def autoscalers(items: Iterable[Item]) -> tuple[Autoscaler, ...]:
     return tuple(found)
 
 
-def _left(quota: Item) -> Iterator[tuple[str, float]]:
+def _remaining(quota: Item) -> Iterator[tuple[str, float]]:
     spec, status = quota.get("spec") or {}, quota.get("status") or {}
     used = status.get("used") or {}
     for key, hard in (status.get("hard") or spec.get("hard") or {}).items():
@@ -130,21 +135,21 @@ def _left(quota: Item) -> Iterator[tuple[str, float]]:
 
 def _counts_training(spec: Item) -> bool:
     scopes = spec.get("scopes") or ()
-    return not spec.get("scopeSelector") and all(one in _SCOPES_OF_TRAINING for one in scopes)
+    return not spec.get("scopeSelector") and all(one in _TRAINING_SCOPES for one in scopes)
 
 
-def _takes_pods(node: Item) -> bool:
+def _is_schedulable(node: Item) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
     return ready and not (node.get("spec") or {}).get("unschedulable")
 
 
-def _room(node: Item, taken: Mapping[str, Mapping[str, float]]) -> NodeRoom:
+def _node_capacity(node: Item, taken: Mapping[str, Mapping[str, float]]) -> NodeCapacity:
     name = node["metadata"]["name"]
     gone = taken.get(name, {})
     has = (node.get("status") or {}).get("allocatable") or {}
     taints = (node.get("spec") or {}).get("taints") or ()
-    return NodeRoom(
+    return NodeCapacity(
         name,
         {key: _number(value) - gone.get(key, 0.0) for key, value in has.items()},
         dict(node["metadata"].get("labels") or {}),
@@ -152,7 +157,7 @@ def _room(node: Item, taken: Mapping[str, Mapping[str, float]]) -> NodeRoom:
     )
 
 
-def _stated(container: Item, kind: str) -> dict[str, float]:
+def _container_requests(container: Item, kind: str) -> dict[str, float]:
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
     given = limits if kind == "limits" else {**limits, **(resources.get("requests") or {})}

@@ -16,33 +16,45 @@ import time
 from collections.abc import Mapping
 
 from rover_kf import errors
-from rover_kf.api.cluster_capacity import NodeRoom, Objects, PodNeed, Surroundings
+from rover_kf.api.cluster_capacity import (
+    ClusterCapacity,
+    NamespaceObjects,
+    NodeCapacity,
+    PodRequirements,
+)
 from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.reconcilers import capacity
-from rover_kf.scaling.fair_sharing import ALL, Member, Share, View, promised, shares
+from rover_kf.scaling.fair_sharing import (
+    UNLIMITED,
+    CompetingJob,
+    FairShare,
+    FairShareView,
+    fair_shares,
+    subtract_promised,
+)
 
 LOG = logging.getLogger(__name__)
 
 FRESH_SECONDS = 10.0
 """How long what a namespace may have is believed, and what nodes have left while no job changes."""
-MOST_OF_THE_TIME = 20.0
+REFRESH_RATIO = 20.0
 """Seconds until the next reading, for each that the last one took."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Reading:
+class _CapacitySnapshot:
     """Nodes at one time, and what follows for all jobs."""
 
-    nodes: tuple[NodeRoom, ...] | None = None
+    nodes: tuple[NodeCapacity, ...] | None = None
     """Less what jobs were promised."""
-    shares: Mapping[str, Share] = dataclasses.field(default_factory=dict)
+    shares: Mapping[str, FairShare] = dataclasses.field(default_factory=dict)
     unread: str = ""
     fresh_until: float = 0.0
     not_before: float = 0.0
 
 
-class Board:
+class ClusterView:
     """Jobs by their keys; used by several threads.
 
     Args:
@@ -53,30 +65,30 @@ class Board:
         self._cluster = cluster
         self._lock = threading.Lock()
         self._reader = threading.Lock()
-        self._members: dict[JobKey, Member] = {}
-        self._short: set[JobKey] = set()
+        self._members: dict[JobKey, CompetingJob] = {}
+        self._lacking: set[JobKey] = set()
         self._changed = True
-        self._reading = _Reading()
-        self._objects: dict[str, tuple[float, Objects]] = {}
+        self._reading = _CapacitySnapshot()
+        self._objects: dict[str, tuple[float, NamespaceObjects]] = {}
         """By namespace, with until when they are believed."""
 
-    def known(self, key: JobKey) -> Member | None:
+    def get_member(self, key: JobKey) -> CompetingJob | None:
         """The job as it was put here last."""
         with self._lock:
             return self._members.get(key)
 
-    def put(self, key: JobKey, member: Member | None) -> None:
+    def set_member(self, key: JobKey, member: CompetingJob | None) -> None:
         """Put a job here as it is now; None takes it away."""
         with self._lock:
             before = self._members.pop(key, None)
-            self._short.discard(key)
+            self._lacking.discard(key)
             if member is not None:
                 self._members[key] = member
-                if member.short:
-                    self._short.add(key)
-            self._changed |= _room_of(before) != _room_of(member)
+                if member.is_short:
+                    self._lacking.add(key)
+            self._changed |= _capacity_key(before) != _capacity_key(member)
 
-    def learn(self, key: JobKey, wants: int, bound: str) -> None:
+    def record_demand(self, key: JobKey, wants: int, bound: str) -> None:
         """Note how many replicas the job would have, were there room, and where there is none.
 
         Args:
@@ -84,16 +96,16 @@ class Board:
             wants: Worker replicas; 0: what it asks for.
             bound: what has no room for these.
         """
-        found = self.known(key)
-        if found is not None and (found.wants, found.bound) != (wants, bound):
-            self.put(key, dataclasses.replace(found, wants=wants, bound=bound))
+        found = self.get_member(key)
+        if found is not None and (found.desired, found.bound) != (wants, bound):
+            self.set_member(key, dataclasses.replace(found, desired=wants, bound=bound))
 
-    def others_short(self, key: JobKey) -> bool:
+    def others_lack_capacity(self, key: JobKey) -> bool:
         """Whether another job lacks room."""
         with self._lock:
-            return len(self._short) > (key in self._short)
+            return len(self._lacking) > (key in self._lacking)
 
-    def view(self, key: JobKey, mine: Member, now: float) -> View:
+    def view(self, key: JobKey, mine: CompetingJob, now: float) -> FairShareView:
         """What is around a job.
 
         Args:
@@ -106,14 +118,18 @@ class Board:
         """
         reading = self._read(now)
         around = self._around(key, reading, now)
-        found = [reading.shares.get(mine.name, ALL)]
+        found = [reading.shares.get(mine.name, UNLIMITED)]
         if around.quotas:
             with self._lock:
                 members = [one for one in self._members.values() if one.namespace == key.namespace]
-            found.append(shares(members, Surroundings(None, around.quotas)).get(mine.name, ALL))
-        return View(around, mine.need, min(found, key=lambda share: share.most))
+            found.append(
+                fair_shares(members, ClusterCapacity(None, around.quotas)).get(mine.name, UNLIMITED)
+            )
+        return FairShareView(
+            around, mine.requirements, min(found, key=lambda share: share.max_replicas)
+        )
 
-    def room(self, key: JobKey, need: PodNeed, now: float) -> View:
+    def view_unshared(self, key: JobKey, need: PodRequirements, now: float) -> FairShareView:
         """What is around a job whose size is not shared out with others'.
 
         Args:
@@ -124,20 +140,20 @@ class Board:
         Raises:
             ClusterUnavailable: the cluster did not answer.
         """
-        return View(self._around(key, self._read(now), now), need, ALL)
+        return FairShareView(self._around(key, self._read(now), now), need, UNLIMITED)
 
-    def _around(self, key: JobKey, reading: _Reading, now: float) -> Surroundings:
-        around = capacity.of(self._bounds(key.namespace, now), reading.nodes)
+    def _around(self, key: JobKey, reading: _CapacitySnapshot, now: float) -> ClusterCapacity:
+        around = capacity.read_capacity(self._bounds(key.namespace, now), reading.nodes)
         if reading.unread:
             around = dataclasses.replace(around, unread=(*around.unread, reading.unread))
         return around
 
-    def _bounds(self, namespace: str, now: float) -> Objects:
+    def _bounds(self, namespace: str, now: float) -> NamespaceObjects:
         with self._lock:
-            until, known = self._objects.get(namespace, (0.0, Objects()))
+            until, known = self._objects.get(namespace, (0.0, NamespaceObjects()))
         if now < until:
             return known
-        found = self._cluster.surroundings(namespace)
+        found = self._cluster.namespace_objects(namespace)
         with self._lock:
             self._objects[namespace] = (now + FRESH_SECONDS, found)
             old = [name for name, (end, _) in self._objects.items() if end <= now]
@@ -145,7 +161,7 @@ class Board:
                 del self._objects[name]
         return found
 
-    def _read(self, now: float) -> _Reading:
+    def _read(self, now: float) -> _CapacitySnapshot:
         with self._lock:
             reading, members = self._reading, list(self._members.values())
             fresh = now < reading.fresh_until and not self._changed
@@ -155,11 +171,11 @@ class Board:
         if not self._reader.acquire(blocking=reading.fresh_until == 0):
             return reading
         try:
-            return self._read_anew(members, now)
+            return self._refresh(members, now)
         finally:
             self._reader.release()
 
-    def _read_anew(self, members: list[Member], now: float) -> _Reading:
+    def _refresh(self, members: list[CompetingJob], now: float) -> _CapacitySnapshot:
         with self._lock:
             if now < self._reading.not_before:
                 return self._reading  # somebody else was faster
@@ -168,26 +184,26 @@ class Board:
         nodes, unread = self._nodes()
         if unread and unread != before:
             LOG.info("%s; jobs grow without regard to it, said once", unread)
-        found = shares(members, Surroundings(nodes))
-        nodes = promised(Surroundings(nodes), members).nodes
-        paused = now + MOST_OF_THE_TIME * (time.perf_counter() - began)
-        reading = _Reading(nodes, found, unread, now + FRESH_SECONDS, paused)
+        found = fair_shares(members, ClusterCapacity(nodes))
+        nodes = subtract_promised(ClusterCapacity(nodes), members).nodes
+        paused = now + REFRESH_RATIO * (time.perf_counter() - began)
+        reading = _CapacitySnapshot(nodes, found, unread, now + FRESH_SECONDS, paused)
         with self._lock:
             self._reading = reading
         return reading
 
-    def _nodes(self) -> tuple[tuple[NodeRoom, ...] | None, str]:
+    def _nodes(self) -> tuple[tuple[NodeCapacity, ...] | None, str]:
         try:
             nodes = self._cluster.list_nodes()
             if nodes is None:
                 return None, ""
-            return capacity.node_rooms(nodes, self._cluster.every_pod()), ""
+            return capacity.node_capacities(nodes, self._cluster.list_all_pods()), ""
         except errors.InputError as refusal:
             return None, f"room on nodes is not looked at: {refusal}"
 
 
-def _room_of(member: Member | None) -> tuple[object, ...]:
+def _capacity_key(member: CompetingJob | None) -> tuple[object, ...]:
     """What of a job others' room depends on."""
     if member is None:
         return ()
-    return member.asked, member.places, member.short, member.wants
+    return member.requested, member.nodes, member.is_short, member.desired

@@ -9,14 +9,14 @@ import threading
 from prometheus_client import CollectorRegistry, Histogram
 
 from rover_kf.api.jobs import JobKey
-from rover_kf.reconcilers.plan import Plan
+from rover_kf.reconcilers.plan import ReconcilePlan
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 BOUNDS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds in seconds."""
 
 
-class DecisionTimes:
+class DecisionLatency:
     """Counts since the start of the process; safe to share between threads.
 
     Args:
@@ -31,33 +31,33 @@ class DecisionTimes:
             buckets=BOUNDS,
             registry=registry,
         )
-        self._judged: dict[JobKey, float] = {}
+        self._counted_windows: dict[JobKey, float] = {}
         """End of each job's newest window that was judged, Unix seconds."""
 
     def count(
-        self, key: JobKey, memory: JobStatus, made: Plan, now: float, *, window: float
+        self, key: JobKey, job_status: JobStatus, plan: ReconcilePlan, now: float, *, window: float
     ) -> None:
         """Count a plan's decision, if it judged a window that had not been judged.
 
         Args:
             key: of the job.
-            memory: as it was before; it is written less often than windows close.
-            made: the plan, done by now.
+            job_status: as it was before; it is written less often than windows close.
+            plan: the plan, done by now.
             now: Unix seconds.
             window: seconds of the job's windows.
         """
-        if made.decision is None:
+        if plan.decision is None:
             return
-        judged = made.status.scaling.seen_until
+        judged = plan.status.scaling.seen_until
         with self._lock:
-            known = max(memory.scaling.seen_until, self._judged.get(key, 0.0))
+            known = max(job_status.scaling.seen_until, self._counted_windows.get(key, 0.0))
             # The same window may come with a slightly other time (clock skew).
             if judged <= known + window / 2:
                 return
-            self._judged[key] = judged
+            self._counted_windows[key] = judged
         self._seconds.observe(now - judged)
 
     def forget(self, key: JobKey) -> None:
         """The job is gone."""
         with self._lock:
-            self._judged.pop(key, None)
+            self._counted_windows.pop(key, None)

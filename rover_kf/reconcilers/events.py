@@ -8,19 +8,19 @@ import dataclasses
 from collections.abc import Iterator
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Container, Event, Pod
+from rover_kf.api.jobs import ContainerStatus, Event, Pod
 from rover_kf.elastic.failures.classify import classify_pod
-from rover_kf.elastic.failures.evidence import Evidence
+from rover_kf.elastic.failures.evidence import ExitEvidence
 from rover_kf.elastic.failures.pods import KILLED
-from rover_kf.reconcilers.plan import Observed, Plan, Tell
+from rover_kf.reconcilers.plan import EmitJobEvent, Observed, ReconcilePlan
 from rover_kf.reconcilers.policies import node_check, pending_pods
 
 
 # Which they are say the rules of elastic.failures.pods, that docs/failures.md lists.
-def observed_failures(pods: tuple[Pod, ...], now: float) -> Iterator[tuple[str, Event]]:
+def collect_pod_events(pods: tuple[Pod, ...], now: float) -> Iterator[tuple[str, Event]]:
     """Events about pods and containers that were ended, each with the key it is told once under."""
     for pod in pods:
-        lost = classify_pod(Evidence(pod=pod.reasons, message=pod.message))
+        lost = classify_pod(ExitEvidence(pod_reasons=pod.reasons, message=pod.message))
         if lost is not None:
             message = f"{pod.name}: {lost.kind}: {lost.reason}"
             event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
@@ -32,8 +32,10 @@ def observed_failures(pods: tuple[Pod, ...], now: float) -> Iterator[tuple[str, 
                 yield key, Event(names.EVENT_PROCESS_FAILED, message, warning=True, at=now)
 
 
-def _message(pod: Pod, container: Container, *, ending: bool) -> str:
-    known = Evidence(container.exit_code, container=container.reason, message=container.message)
+def _message(pod: Pod, container: ContainerStatus, *, ending: bool) -> str:
+    known = ExitEvidence(
+        container.exit_code, container_reason=container.reason, message=container.message
+    )
     verdict = classify_pod(known)
     # A pod that ends has its containers killed if they do not hear.
     if verdict is not None and not (ending and verdict.kind == KILLED.kind):
@@ -52,54 +54,60 @@ def _message(pod: Pod, container: Container, *, ending: bool) -> str:
 _ENDS = (names.EVENT_FINISHED, names.EVENT_JOB_FAILED)
 
 
-def extend(made: Plan, seen: Observed, now: float) -> Plan:
+def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with what is new told, each thing once as far as the annotation remembers."""
-    memory = made.status
-    effects: list[Tell] = []
-    told = [*_admission(seen, now), *observed_failures(seen.pods, now), *_policy(seen, now)]
-    told += [*node_check.told(seen, now), *pending_pods.told(seen, now)]
+    memory = plan.status
+    effects: list[EmitJobEvent] = []
+    told = [
+        *_injection_events(observed, now),
+        *collect_pod_events(observed.pods, now),
+        *_policy_events(observed, now),
+    ]
+    told += [*node_check.collect_events(observed, now), *pending_pods.collect_events(observed, now)]
     for key, event in told:
-        if not memory.has_told(key):
-            effects.append(Tell(event))
-            memory = memory.with_told(key)
-    if seen.status is not None:
-        for event in seen.status.events:
+        if not memory.has_emitted(key):
+            effects.append(EmitJobEvent(event))
+            memory = memory.with_emitted(key)
+    if observed.status is not None:
+        for event in observed.status.events:
             if event.sequence > memory.last_event:
-                effects.append(Tell(event))
+                effects.append(EmitJobEvent(event))
                 memory = dataclasses.replace(memory, last_event=event.sequence)
-                memory = memory.with_told(event.reason) if event.reason in _ENDS else memory
-        memory = memory.progressed(seen.status)
-    for event in _end(seen, now):
-        if not memory.has_told(event.reason):
-            effects.append(Tell(event))
-            memory = memory.with_told(event.reason)
-    return made.then(*effects, status=memory)
+                memory = memory.with_emitted(event.reason) if event.reason in _ENDS else memory
+        memory = memory.with_progress(observed.status)
+    for event in _final_events(observed, now):
+        if not memory.has_emitted(event.reason):
+            effects.append(EmitJobEvent(event))
+            memory = memory.with_emitted(event.reason)
+    return plan.with_effects(*effects, status=memory)
 
 
-def _end(seen: Observed, now: float) -> Iterator[Event]:
+def _final_events(observed: Observed, now: float) -> Iterator[Event]:
     """The coordinator ends with its pod, often before anyone has asked it for its last line."""
-    if seen.job.phase == "Succeeded":
+    if observed.job.phase == "Succeeded":
         yield Event(names.EVENT_FINISHED, "the Training Operator says Succeeded", at=now)
-    elif seen.job.phase == "Failed":
+    elif observed.job.phase == "Failed":
         told = "the events and logs before tell why"
-        message = f"the Training Operator says Failed; {_last_words(seen) or told}"
+        message = f"the Training Operator says Failed; {_launcher_verdict(observed) or told}"
         yield Event(names.EVENT_JOB_FAILED, message, warning=True, at=now)
 
 
-def _last_words(seen: Observed) -> str:
+def _launcher_verdict(observed: Observed) -> str:
     """The verdict that a launcher has left in its container's status."""
-    ends = (container for pod in seen.pods for container in pod.containers)
-    wrong = (one for one in ends if one.exit_code == names.EXIT_USER_ERROR and one.last_words)
-    return next((f"container {one.name} said: {one.last_words}" for one in wrong), "")
+    ends = (container for pod in observed.pods for container in pod.containers)
+    wrong = (
+        one for one in ends if one.exit_code == names.EXIT_USER_ERROR and one.termination_message
+    )
+    return next((f"container {one.name} said: {one.termination_message}" for one in wrong), "")
 
 
-def _admission(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
+def _injection_events(observed: Observed, now: float) -> Iterator[tuple[str, Event]]:
     """A webhook must not write Events (sideEffects None): what it did is told here."""
-    job = seen.job
+    job = observed.job
     if names.INJECTED_ANNOTATION in job.annotations:
         message = "runtime, sidecar and arena are in the job's pods"
         yield "injected", Event(names.EVENT_INJECTED, message, at=now)
-    elif seen.status is None and job.labels.get(names.INJECT_LABEL) == "true":
+    elif observed.status is None and job.labels.get(names.INJECT_LABEL) == "true":
         message = (
             "it was created or labelled while the webhook could not see to it and runs as it was "
             "written; delete it and create it again for checkpoints, recovery and scaling"
@@ -111,8 +119,8 @@ def _admission(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
         yield "command", Event(names.EVENT_NOT_REWRITTEN, message, warning=True, at=now)
 
 
-def _policy(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
-    if seen.policy_error:
-        message = f"scaling is off until it is mended: {seen.policy_error}"
+def _policy_events(observed: Observed, now: float) -> Iterator[tuple[str, Event]]:
+    if observed.policy_error:
+        message = f"scaling is off until it is mended: {observed.policy_error}"
         event = Event(names.EVENT_SCALE_REFUSED, message, warning=True, at=now)
-        yield f"policy:{seen.policy_error[:40]}", event
+        yield f"policy:{observed.policy_error[:40]}", event

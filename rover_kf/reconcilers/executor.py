@@ -13,26 +13,26 @@ from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.reconcilers import coordinator_calls, status_annotation
 from rover_kf.reconcilers.plan import (
-    Abandon,
-    Act,
-    Announce,
+    Action,
+    AnnounceResize,
     Cordon,
-    Discard,
+    DeleteJob,
+    DeleteLostPod,
+    DeletePod,
     Effect,
-    Enlarge,
-    Excuse,
-    GiveUp,
-    Locate,
-    Plan,
+    EmitJobEvent,
+    ExcludeNodes,
+    FailJob,
+    MarkUnavailable,
     RaiseLimit,
-    Remember,
-    Renew,
-    Replace,
+    ReconcilePlan,
     Resize,
+    ResizeContainer,
+    RestartRound,
     Resume,
-    Shun,
+    SendAddresses,
     Suspend,
-    Tell,
+    WriteStatus,
 )
 from rover_kf.reconcilers.status_annotation import JobStatus
 
@@ -51,18 +51,18 @@ class Executor:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def apply(self, job: ObservedJob, made: Plan, now: float) -> bool:
+    def apply(self, job: ObservedJob, plan: ReconcilePlan, now: float) -> bool:
         """Do what is planned, in order; False if something has to wait for the next look.
 
         Args:
             job: as it was when that was planned.
-            made: the plan.
+            plan: the plan.
             now: Unix seconds.
         """
         try:
-            for effect in made.effects:
-                job = self._do(job, effect, now)
-        except errors.JobNotFound:
+            for effect in plan.effects:
+                job = self._execute(job, effect, now)
+        except errors.NoSuchJob:
             LOG.info("%s: went while it was looked at", job.key)
             return True
         except (errors.Conflict, errors.ClusterUnavailable) as error:
@@ -70,75 +70,79 @@ class Executor:
             return False
         return True
 
-    def _do(self, job: ObservedJob, effect: Effect, now: float) -> ObservedJob:
+    def _execute(self, job: ObservedJob, effect: Effect, now: float) -> ObservedJob:
         """Do one thing; the job as it is then, as far as we have changed it."""
         match effect:
             case RaiseLimit(spec, raised, memory, known_by):
                 patch = _annotation(memory, now, **{known_by: raised})
                 return self._patch(job, {**patch, "spec": spec})
-            case Remember(memory):
+            case WriteStatus(memory):
                 return self._patch(job, _annotation(memory, now))
             case (
                 Resize(status=memory)
-                | Shun(status=memory)
-                | GiveUp(status=memory)
+                | ExcludeNodes(status=memory)
+                | FailJob(status=memory)
                 | Suspend(status=memory)
                 | Resume(status=memory)
             ):
                 return self._patch(job, {**_annotation(memory, now), "spec": effect.spec})
             case _:
-                self._act(job, effect, now)
+                self._execute_action(job, effect, now)
                 return job
 
-    def _act(self, job: ObservedJob, effect: Act, now: float) -> None:
+    def _execute_action(self, job: ObservedJob, effect: Action, now: float) -> None:
         match effect:
-            case Tell(event):
-                self._tell(job, event)
-            case Announce() | Excuse() | Renew() | Locate():
-                coordinator_calls.give(self._cluster, job.key, effect)
-            case Replace(pod):
+            case EmitJobEvent(event):
+                self._emit(job, event)
+            case AnnounceResize() | MarkUnavailable() | RestartRound() | SendAddresses():
+                coordinator_calls.send(self._cluster, job.key, effect)
+            case DeletePod(pod):
                 self._cluster.delete_pod(job.key, pod.name)
-            case Enlarge():
-                self._enlarge(job, effect)
+            case ResizeContainer():
+                self._resize_container(job, effect)
             case Cordon():
                 self._cordon(job, effect, now)
-            case Discard():
-                self._discard(job)
-            case Abandon():
-                self._abandon(job, effect)
+            case DeleteJob():
+                self._delete_job(job)
+            case DeleteLostPod():
+                self._delete_lost_pod(job, effect)
 
-    def _tell(self, job: ObservedJob, event: Event) -> None:
+    def _emit(self, job: ObservedJob, event: Event) -> None:
         try:
             self._cluster.emit(job.key, event)
         except errors.InputError as refusal:  # who watches a job need not be able to make Events
             LOG.info("%s: %s is not told: %s", job.key, event.reason, refusal)
 
-    def _abandon(self, job: ObservedJob, effect: Abandon) -> None:
+    def _delete_lost_pod(self, job: ObservedJob, effect: DeleteLostPod) -> None:
         pod = effect.pod
         try:
-            self._cluster.abandon_pod(job.key, pod)
+            self._cluster.force_delete_pod(job.key, pod)
         except errors.InputError as refusal:  # who watches a job need not have the right
             message = f"{pod.name} is not removed, though {pod.node} is not heard: {refusal}"
-            self._tell(job, _told_once(job, names.EVENT_POD_NOT_REMOVED, message, pod.uid))
+            self._emit(
+                job, _make_stable_warning(job, names.EVENT_POD_NOT_REMOVED, message, pod.uid)
+            )
         else:
-            self._tell(job, effect.event)
+            self._emit(job, effect.event)
 
-    def _enlarge(self, job: ObservedJob, effect: Enlarge) -> None:
+    def _resize_container(self, job: ObservedJob, effect: ResizeContainer) -> None:
         pod = effect.pod
         try:
             self._cluster.resize_pod(job.key, pod, effect.container, effect.resources)
-        except errors.JobNotFound:
-            LOG.info("%s: %s went before it was given more %s", job.key, pod.name, effect.what)
+        except errors.NoSuchJob:
+            LOG.info("%s: %s went before it was given more %s", job.key, pod.name, effect.resource)
         except errors.InputError as refusal:
-            what = effect.what
+            what = effect.resource
             message = f"{pod.name} does not get the {what} that its template states: {refusal}"
-            self._cluster.emit(job.key, _told_once(job, effect.refused_as, message, pod.uid))
+            self._cluster.emit(
+                job.key, _make_stable_warning(job, effect.failure_reason, message, pod.uid)
+            )
 
     def _cordon(self, job: ObservedJob, effect: Cordon, now: float) -> None:
         node, reason = effect.node, effect.reason
         try:
             self._cluster.cordon_node(node, f"{job.key}: {reason}")
-        except (errors.JobNotFound, errors.InputError) as refusal:
+        except (errors.NoSuchJob, errors.InputError) as refusal:
             message = (
                 f"{node} is not cordoned: {refusal}; the component `cordon` of the manifests gives "
                 "the controller that right"
@@ -149,7 +153,7 @@ class Executor:
             told = Event(names.EVENT_NODE_CORDONED, message, warning=True, at=now)
         self._cluster.emit(job.key, told)
 
-    def _discard(self, job: ObservedJob) -> None:
+    def _delete_job(self, job: ObservedJob) -> None:
         try:
             self._cluster.delete_job(job.key)
         except errors.InputError as refusal:
@@ -157,7 +161,9 @@ class Executor:
                 f"the job is suspended, not deleted: {refusal}; the component `delete-lost` of the "
                 "manifests gives the controller that right"
             )
-            self._cluster.emit(job.key, _told_once(job, names.EVENT_NOT_DELETED, message, job.uid))
+            self._cluster.emit(
+                job.key, _make_stable_warning(job, names.EVENT_NOT_DELETED, message, job.uid)
+            )
 
     def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
         """Patch the version that was planned for, or one that differs only in the operator's part.
@@ -171,23 +177,23 @@ class Executor:
                 return self._cluster.patch_job(job.key, patch, resource_version=version)
             except errors.Conflict:  # noqa: PERF203 - a retry is what the loop is for
                 fresh = self._cluster.get_job(job.key)
-                if _planned_from(fresh) != _planned_from(job):
+                if _plan_inputs(fresh) != _plan_inputs(job):
                     raise
                 job = fresh
         raise errors.Conflict(f"{job.key} changes faster than it can be patched")
 
 
-def _told_once(job: ObservedJob, reason: str, message: str, source: str) -> Event:
+def _make_stable_warning(job: ObservedJob, reason: str, message: str, source: str) -> Event:
     """A warning that is the same line at each look, and so one Event."""
     return Event(reason, message, warning=True, at=job.created_at, sequence=1, source=source)
 
 
-def _planned_from(job: ObservedJob) -> tuple[object, ...]:
+def _plan_inputs(job: ObservedJob) -> tuple[object, ...]:
     """All of a job that a plan depends on: what its users and we ourselves write."""
     metadata = job.manifest["metadata"]
     return job.uid, job.manifest["spec"], metadata.get("annotations"), metadata.get("labels")
 
 
-def _annotation(memory: JobStatus, now: float, **others: str) -> dict[str, object]:
-    text = status_annotation.write(dataclasses.replace(memory, written_at=now))
+def _annotation(job_status: JobStatus, now: float, **others: str) -> dict[str, object]:
+    text = status_annotation.write(dataclasses.replace(job_status, written_at=now))
     return {"metadata": {"annotations": {names.STATUS_ANNOTATION: text, **others}}}

@@ -20,15 +20,15 @@ from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.reconcilers import policy_source
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 LOG = logging.getLogger(__name__)
 
-OnTick = Callable[[ObservedJob, "CoordinatorStatus | None", "ScaleDecision | None"], None]
+OnReconcile = Callable[[ObservedJob, "CoordinatorStatus | None", "ScaleDecision | None"], None]
 """Told after each look: the job, its coordinator's status, what was decided."""
 
 
-class Watch:
+class ForegroundReconciler:
     """Looks at one job until it has ended, is gone, or the caller has enough.
 
     Args:
@@ -40,15 +40,15 @@ class Watch:
 
     def __init__(
         self,
-        reconcilers: Reconcilers,
+        reconcilers: Reconciler,
         key: JobKey,
-        on_tick: OnTick | None = None,
+        on_reconcile: OnReconcile | None = None,
         *,
         every: float = 1.0,
     ) -> None:
         self._reconcilers = reconcilers
         self._key = key
-        self._on_tick = on_tick
+        self._on_reconcile = on_reconcile
         self._every = every
 
     def run(self, stop: threading.Event) -> ObservedJob | None:
@@ -61,33 +61,33 @@ class Watch:
         while not stop.is_set():
             delay: float | None = self._every
             try:
-                tick = self._reconcilers.tick(self._key)
+                tick = self._reconcilers.run_once(self._key)
             except errors.RoverError as error:  # the loop's top: the next look may do better
                 LOG.warning("%s: %s", self._key, error)
             else:
                 if tick.job is None:
                     return None
                 last, delay = tick.job, tick.delay
-                if self._on_tick is not None:
-                    self._on_tick(tick.job, tick.status, tick.decision)
+                if self._on_reconcile is not None:
+                    self._on_reconcile(tick.job, tick.status, tick.decision)
                 if tick.job.finished and delay is None:
                     return last
             stop.wait(self._every if delay is None else min(delay, self._every))
         return last
 
 
-def watch(
+def run_foreground(
     cluster: Cluster,
     key: JobKey,
     history: HistoryStore,
     *,
-    on_tick: OnTick | None = None,
+    on_reconcile: OnReconcile | None = None,
     stop: threading.Event | None = None,
-    policy_of: policy_source.PolicyOf = policy_source.of,
+    policy_of: policy_source.PolicyOf = policy_source.policy_from_job,
     every: float = 1.0,
     clock: Callable[[], float] = time.time,
 ) -> ObservedJob | None:
     """Watch one job to its end in this thread; see Watch."""
-    reconcilers = Reconcilers(cluster, history, policy_of=policy_of, clock=clock)
-    watched = Watch(reconcilers, key, on_tick, every=every)
+    reconcilers = Reconciler(cluster, history, policy_of=policy_of, clock=clock)
+    watched = ForegroundReconciler(reconcilers, key, on_reconcile, every=every)
     return watched.run(stop if stop is not None else threading.Event())

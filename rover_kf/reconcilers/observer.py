@@ -14,24 +14,24 @@ from collections.abc import Callable, Sequence
 
 from rover_kf import errors
 from rover_kf.api import final_status, names
-from rover_kf.api.jobs import Container, ObservedJob, Pod
+from rover_kf.api.jobs import ContainerStatus, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.injection.adapters import TENSORFLOW
 from rover_kf.reconcilers import capacity, cluster_member, policy_source
-from rover_kf.reconcilers.cluster_view import Board
-from rover_kf.reconcilers.plan import Observed, Plan, Resize, Resume
+from rover_kf.reconcilers.cluster_view import ClusterView
+from rover_kf.reconcilers.plan import Observed, ReconcilePlan, Resize, Resume
 from rover_kf.reconcilers.policies import cpu_limits, lost_nodes, memory_limits
-from rover_kf.reconcilers.ps_status import Servers
+from rover_kf.reconcilers.ps_status import StandaloneStatusReader
 from rover_kf.reconcilers.run_recording import RunHistory
 from rover_kf.reconcilers.scaling import ps_proposal, ps_resize, ps_scaling, replica_scaling
 from rover_kf.reconcilers.status_annotation import JobStatus
-from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.policy import AutoscalingPolicy
 
 LOG = logging.getLogger(__name__)
 
-AWAITED_SECONDS = 20.0
+WAIT_SECONDS = 20.0
 """After a job's end; its coordinator lingers for up to ten seconds."""
 
 
@@ -50,8 +50,8 @@ class Observer:
     def __init__(
         self,
         cluster: Cluster,
-        board: Board,
-        servers: Servers,
+        board: ClusterView,
+        servers: StandaloneStatusReader,
         history: RunHistory,
         *,
         policy_of: policy_source.PolicyOf,
@@ -77,27 +77,27 @@ class Observer:
         try:
             policy = self._policy_of(job)
         except errors.InputError as cause:
-            policy, error = WatchPolicy(), str(cause)
+            policy, error = AutoscalingPolicy(), str(cause)
         found = self._coordinator(job, memory.last_event)
-        if found is not None and memory.last_event and found.started_at != memory.story:
+        if found is not None and memory.last_event and found.started_at != memory.events_since:
             # The first pod was replaced and counts its events from 1 again.
             found = self._coordinator(job, 0)
         pods = self._cluster.list_pods(job.key)
         found = found or left(job, pods)
-        if found is not None and found.started_at != memory.story:
-            memory = dataclasses.replace(memory, last_event=0, story=found.started_at)
-        suspects = lost_nodes.suspects(pods)
-        silent = self._cluster.silent_nodes(suspects) if suspects else {}
+        if found is not None and found.started_at != memory.events_since:
+            memory = dataclasses.replace(memory, last_event=0, events_since=found.started_at)
+        suspects = lost_nodes.suspect_nodes(pods)
+        silent = self._cluster.unreachable_nodes(suspects) if suspects else {}
         fleet = self._history.fleet(found.preflight if found else None)
         seen = Observed(job, pods, found, policy, silent, fleet=fleet, policy_error=error)
-        if seen.alone and not job.suspended:
-            told = self._servers.ask(job.key, seen.alone, pods)
-            seen = dataclasses.replace(seen, servers=told)
-        if ps_proposal.asks(seen, memory):
-            seen = dataclasses.replace(seen, law=self._history.law(job, now))
+        if seen.standalone_types and not job.suspended:
+            told = self._servers.fetch(job.key, seen.standalone_types, pods)
+            seen = dataclasses.replace(seen, standalone_statuses=told)
+        if ps_proposal.is_scalable(seen, memory):
+            seen = dataclasses.replace(seen, ps_model=self._history.fit_ps_model(job, now))
         return self._with_node_sizes(seen, memory), memory
 
-    def observe_capacity(self, seen: Observed, draft: Plan, now: float) -> Observed:
+    def observe_capacity(self, seen: Observed, draft: ReconcilePlan, now: float) -> Observed:
         """The job with what is around it, if it would change, or might have to give way.
 
         Args:
@@ -108,54 +108,58 @@ class Observer:
         Raises:
             ClusterUnavailable: the cluster did not answer.
         """
-        if "ps" in seen.alone:
+        if "ps" in seen.standalone_types:
             return self._around_servers(seen, draft, now)
-        key, ours = seen.job.key, replica_scaling.is_ours(seen)
+        key, ours = seen.job.key, replica_scaling.is_managed(seen)
         try:
-            mine = cluster_member.member(draft, seen, self._board.known(key), now, ours=ours)
+            mine = cluster_member.make_member(
+                draft, seen, self._board.get_member(key), now, managed=ours
+            )
         except ValueError as error:
             LOG.warning("%s: what its pods ask for is not reckoned with: %s", key, error)
             mine = None
-        self._board.put(key, mine)
-        wanted = replica_scaling.wanted(draft, seen)
-        if mine is None or (wanted is None and not (ours and self._board.others_short(key))):
+        self._board.set_member(key, mine)
+        wanted = replica_scaling.target_size(draft, seen)
+        if mine is None or (
+            wanted is None and not (ours and self._board.others_lack_capacity(key))
+        ):
             return seen
         view = self._board.view(key, mine, now)
         refused = ""
         if wanted is not None:
             refused = self._refused(seen, Resize(wanted, draft.status))
-        return dataclasses.replace(seen, view=view, refused=refused)
+        return dataclasses.replace(seen, capacity=view, rejection=refused)
 
-    def _around_servers(self, seen: Observed, draft: Plan, now: float) -> Observed:
+    def _around_servers(self, seen: Observed, draft: ReconcilePlan, now: float) -> Observed:
         """The same of a job with parameter servers."""
         memory = draft.status
-        pending = ps_resize.pending(memory)
-        if seen.job.suspended and memory.cycle and pending is not None and not seen.pods:
-            goes_on = Resume(memory, ps_resize.replicas(seen.job, pending))
-            return dataclasses.replace(seen, refused=self._refused(seen, goes_on))
-        decision = ps_scaling.wanted(draft, seen)
+        pending = ps_resize.pending_move(memory)
+        if seen.job.suspended and memory.cycle_started_at and pending is not None and not seen.pods:
+            goes_on = Resume(memory, ps_resize.target_replicas(seen.job, pending))
+            return dataclasses.replace(seen, rejection=self._refused(seen, goes_on))
+        decision = ps_scaling.target_change(draft, seen)
         if decision is None:
             return seen
         refused = ""
-        if not ps_scaling.through_cycle(draft):
+        if not ps_scaling.needs_cycle(draft):
             # What is set while all pods are gone is tried then.
             change = Resize(decision.target, memory, TENSORFLOW.specs)
             refused = self._refused(seen, change)
-        need = capacity.need(seen.job, ps_scaling.more(decision) or "worker")
-        view = self._board.room(seen.job.key, need, now)
-        return dataclasses.replace(seen, view=view, refused=refused)
+        need = capacity.pod_need(seen.job, ps_scaling.growing_type(decision) or "worker")
+        view = self._board.view_unshared(seen.job.key, need, now)
+        return dataclasses.replace(seen, capacity=view, rejection=refused)
 
     def _with_node_sizes(self, seen: Observed, memory: JobStatus) -> Observed:
         """With what bounds a raise of limits, where one is due."""
-        if memory_limits.asks(seen, memory, self._clock()):
+        if memory_limits.needs_node_data(seen, memory, self._clock()):
             seen = dataclasses.replace(
                 seen,
                 node_memory=self._cluster.node_memory(),
-                resizes=self._cluster.resizes_pods(),
+                resizes=self._cluster.supports_pod_resize(),
             )
-        if cpu_limits.asks(seen, memory, self._clock()):
+        if cpu_limits.needs_node_data(seen, memory, self._clock()):
             seen = dataclasses.replace(
-                seen, node_cpu=self._cluster.node_cpu(), resizes=self._cluster.resizes_pods()
+                seen, node_cpu=self._cluster.node_cpu(), resizes=self._cluster.supports_pod_resize()
             )
         return seen
 
@@ -163,13 +167,13 @@ class Observer:
         if job.suspended:
             return None
         try:
-            return coordinator_status.ask(self._cluster, job.key, after=after)
+            return coordinator_status.fetch(self._cluster, job.key, after=after)
         except errors.ClusterUnavailable as error:
             LOG.info("%s: its coordinator does not answer: %s", job.key, error)
             return None
 
     def _refused(self, seen: Observed, change: Resize | Resume) -> str:
-        return self._cluster.try_patch(seen.job.key, {"spec": change.spec})
+        return self._cluster.dry_run_patch(seen.job.key, {"spec": change.spec})
 
 
 def left(job: ObservedJob, pods: Sequence[Pod]) -> CoordinatorStatus | None:
@@ -179,25 +183,27 @@ def left(job: ObservedJob, pods: Sequence[Pod]) -> CoordinatorStatus | None:
         job: with its phase.
         pods: of the job, the first pod's first.
     """
-    sidecar = _coordinators_container(job, pods)
+    sidecar = _coordinator_container(job, pods)
     if sidecar is None:
         return None
-    return final_status.unpack(sidecar.last_words, f"{job.key}: the coordinator's container")
+    return final_status.unpack(
+        sidecar.termination_message, f"{job.key}: the coordinator's container"
+    )
 
 
-def come(seen: Observed, now: float) -> bool:
+def is_final_status_pending(observed: Observed, now: float) -> bool:
     """Whether they are to be waited for.
 
     The job has just ended, its coordinator does not answer any more, and the kubelet has not said
     yet that its container is gone.
     """
-    sidecar = _coordinators_container(seen.job, seen.pods)
-    if seen.status is not None or sidecar is None or not sidecar.running:
+    sidecar = _coordinator_container(observed.job, observed.pods)
+    if observed.status is not None or sidecar is None or not sidecar.running:
         return False
-    return now - (seen.job.finished_at or 0.0) < AWAITED_SECONDS
+    return now - (observed.job.finished_at or 0.0) < WAIT_SECONDS
 
 
-def _coordinators_container(job: ObservedJob, pods: Sequence[Pod]) -> Container | None:
+def _coordinator_container(job: ObservedJob, pods: Sequence[Pod]) -> ContainerStatus | None:
     if not job.finished or not pods or pods[0].replica_index != 0:
         return None
     found = (one for one in pods[0].containers if one.name == names.SIDECAR_CONTAINER)

@@ -18,13 +18,13 @@ from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.elastic.node_check.fleet import Fleet
+from rover_kf.elastic.node_check.fleet import FleetBaselines
 from rover_kf.injection.adapters import PYTORCH, TENSORFLOW
 from rover_kf.reconcilers.status_annotation import JobStatus
-from rover_kf.scaling.fair_sharing import View
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.proposal import Outlook, ServerOutlook
-from rover_kf.scaling.ps_model import ServerModel
+from rover_kf.scaling.fair_sharing import FairShareView
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.proposal import PsProposal, ScalingProposal
+from rover_kf.scaling.ps_model import PsModel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Observed:
     pods: tuple[Pod, ...]
     status: CoordinatorStatus | None
     """None while the coordinator cannot be reached."""
-    policy: WatchPolicy
-    silent: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    policy: AutoscalingPolicy
+    silent_nodes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Nodes of its pods that are not heard any more, and since when (Unix seconds)."""
     node_memory: tuple[str, ...] = ()
     """What nodes have for pods, as quantities; empty: not asked for, or no bound."""
@@ -44,30 +44,30 @@ class Observed:
     """The same of cores."""
     resizes: bool = True
     """Whether pods can be resized while they run, as far as it was asked."""
-    fleet: Fleet = dataclasses.field(default_factory=Fleet)
+    fleet: FleetBaselines = dataclasses.field(default_factory=FleetBaselines)
     """What checks of nodes showed in other jobs; filled in where this one was checked."""
     policy_error: str = ""
     """Why the job's annotations could not be read as a policy; the policy is then ``off``."""
-    law: ServerModel | None = None
+    ps_model: PsModel | None = None
     """Of parameter servers, by what this run and its like have shown; None: that tells nothing."""
-    view: View | None = None
+    capacity: FairShareView | None = None
     """What is around the job; read where a change is wanted or others lack room."""
-    refused: str = ""
+    rejection: str = ""
     """Why the API server would not take the change that is wanted, by a dry run."""
-    servers: Mapping[str, CoordinatorStatus] = dataclasses.field(default_factory=dict)
+    standalone_statuses: Mapping[str, CoordinatorStatus] = dataclasses.field(default_factory=dict)
     """By pod, of pods that are worlds of their own and that answered."""
 
     @property
-    def alone(self) -> frozenset[str]:
+    def standalone_types(self) -> frozenset[str]:
         """Replica types of which each pod is a world of its own."""
         if self.job.key.kind != names.TFJOB:
             return frozenset()
-        return TENSORFLOW.alone(self.job.manifest)
+        return TENSORFLOW.standalone_types(self.job.manifest)
 
     @property
-    def world(self) -> tuple[Pod, ...]:
+    def world_pods(self) -> tuple[Pod, ...]:
         """The pods that train together."""
-        return tuple(pod for pod in self.pods if pod.replica_type not in self.alone)
+        return tuple(pod for pod in self.pods if pod.replica_type not in self.standalone_types)
 
     @property
     def replaceable(self) -> bool:
@@ -80,26 +80,26 @@ class Observed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tell:
+class EmitJobEvent:
     """Put an Event on the job."""
 
     event: Event
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Remember:
+class WriteStatus:
     """Write the annotation."""
 
     status: JobStatus
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Announce:
+class AnnounceResize:
     """Tell the coordinator how many pods the job will have."""
 
     nodes: int
     reason: str
-    must: bool = True
+    required: bool = True
     """Whether what follows depends on it; a coordinator may refuse a size out of its bounds."""
 
 
@@ -118,7 +118,7 @@ class Resize:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Abandon:
+class DeleteLostPod:
     """Remove a pod whose node is silent: the operator makes another one elsewhere."""
 
     pod: Pod
@@ -127,7 +127,7 @@ class Abandon:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Renew:
+class RestartRound:
     """Tell a coordinator that a server of its world's is gone with its node."""
 
     lost: Pod
@@ -137,7 +137,7 @@ class Renew:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Excuse:
+class MarkUnavailable:
     """Tell the coordinator whose pods cannot come now."""
 
     ranks: tuple[int, ...]
@@ -145,7 +145,7 @@ class Excuse:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Locate:
+class SendAddresses:
     """Tell the coordinator where pods are that it waits for."""
 
     addresses: Mapping[str, str]
@@ -153,7 +153,7 @@ class Locate:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Replace:
+class DeletePod:
     """Delete a pod with its grace, in which the world drains: the operator makes another one."""
 
     pod: Pod
@@ -165,26 +165,26 @@ class RaiseLimit:
 
     spec: Mapping[str, Any]
     """Merge patch of the job's spec."""
-    raised: str
+    annotation_value: str
     """What the annotation says then."""
     status: JobStatus
-    known_by: str = names.MEMORY_RAISED_ANNOTATION
+    annotation_key: str = names.MEMORY_RAISED_ANNOTATION
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Enlarge:
+class ResizeContainer:
     """Give a running pod's container what its template states by now."""
 
     pod: Pod
     container: str
     resources: Mapping[str, Mapping[str, Any]]
-    what: str = "memory"
+    resource: str = "memory"
     """What of it, for a person."""
-    refused_as: str = names.EVENT_MEMORY_NOT_RAISED
+    failure_reason: str = names.EVENT_MEMORY_NOT_RAISED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shun:
+class ExcludeNodes:
     """Change which nodes the pod templates leave out, and write the annotation in one patch."""
 
     specs: Mapping[str, object]
@@ -206,7 +206,7 @@ class Cordon:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GiveUp:
+class FailJob:
     """Let the Training Operator end a job that cannot go on, and write the annotation."""
 
     status: JobStatus
@@ -248,17 +248,25 @@ class Resume:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Discard:
+class DeleteJob:
     """Delete the job that nobody waits for; where that is refused it is told."""
 
 
-Patch = Remember | Resize | RaiseLimit | Shun | GiveUp | Suspend | Resume
+Patch = WriteStatus | Resize | RaiseLimit | ExcludeNodes | FailJob | Suspend | Resume
 """Changes of the job itself."""
-Order = Announce | Excuse | Renew | Locate
+CoordinatorCall = AnnounceResize | MarkUnavailable | RestartRound | SendAddresses
 """What a coordinator is told."""
-Act = Tell | Order | Replace | Abandon | Enlarge | Cordon | Discard
+Action = (
+    EmitJobEvent
+    | CoordinatorCall
+    | DeletePod
+    | DeleteLostPod
+    | ResizeContainer
+    | Cordon
+    | DeleteJob
+)
 """All else."""
-Effect = Patch | Act
+Effect = Patch | Action
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -276,28 +284,32 @@ class CpuRaises:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class ReconcilePlan:
     """What to do, in order, and what is remembered when all of it is done."""
 
     effects: tuple[Effect, ...]
     status: JobStatus
     decision: ScaleDecision | None = None
     """Of this tick; None where nothing was decided."""
-    wants: int | None = None
+    desired_replicas: int | None = None
     """Worker replicas that it would have, were there room; 0: what it asks for; None: as before."""
-    bound: str = ""
+    limited_by: str = ""
     """What has no room for these, if it is something that other jobs might give."""
-    proposal: Outlook | None = None
+    proposal: ScalingProposal | None = None
     """What scaling makes of the job, whatever there is room for; None: nothing is to be scaled."""
-    ps_proposal: ServerOutlook | None = None
+    ps_proposal: PsProposal | None = None
     """The same of a job with parameter servers."""
     cpu: CpuRaises = dataclasses.field(default_factory=CpuRaises)
     """As ``cpu_limits`` left it; handed to the policies that wait for a raise."""
 
-    def then(self, *effects: Effect, status: JobStatus) -> Plan:
+    def with_effects(self, *effects: Effect, status: JobStatus) -> ReconcilePlan:
         """The plan with more to do."""
         return dataclasses.replace(self, effects=(*self.effects, *effects), status=status)
 
-    def told(self) -> tuple[Event, ...]:
+    def collect_events(self) -> tuple[Event, ...]:
         """The Events that it puts on the job."""
-        return tuple(effect.event for effect in self.effects if isinstance(effect, Tell | Abandon))
+        return tuple(
+            effect.event
+            for effect in self.effects
+            if isinstance(effect, EmitJobEvent | DeleteLostPod)
+        )

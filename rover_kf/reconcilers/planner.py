@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 
 from rover_kf.reconcilers import events, ps_status, requeue, status_annotation
-from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember
+from rover_kf.reconcilers.plan import Observed, Patch, ReconcilePlan, WriteStatus
 from rover_kf.reconcilers.policies import (
     absent_pods,
     cpu_limits,
@@ -26,7 +26,7 @@ from rover_kf.reconcilers.policies import (
     suspend_cycle,
     suspend_policy,
 )
-from rover_kf.reconcilers.requeue import Pace
+from rover_kf.reconcilers.requeue import RequeueIntervals
 from rover_kf.reconcilers.scaling import (
     ps_proposal,
     ps_scaling,
@@ -35,13 +35,13 @@ from rover_kf.reconcilers.scaling import (
 )
 from rover_kf.reconcilers.status_annotation import JobStatus
 
-Policy = Callable[[Plan, Observed, float], Plan]
+Policy = Callable[[ReconcilePlan, Observed, float], ReconcilePlan]
 """Extends the plan of a job as it is at a time (Unix seconds)."""
 
 
-def _scale(made: Plan, seen: Observed, now: float) -> Plan:
+def _scale(made: ReconcilePlan, seen: Observed, now: float) -> ReconcilePlan:
     """What becomes of the job's replicas; the rules differ for parameter servers."""
-    extend = ps_scaling.extend if "ps" in seen.alone else replica_scaling.extend
+    extend = ps_scaling.apply if "ps" in seen.standalone_types else replica_scaling.apply
     return extend(made, seen, now)
 
 
@@ -49,37 +49,37 @@ def _scale(made: Plan, seen: Observed, now: float) -> Plan:
 POLICIES: tuple[Policy, ...] = (
     # Reports come first, so that Events explain the deletions after them. The durable step of the
     # annotation is updated here, too; the suspend policies need it.
-    events.extend,
+    events.apply,
     # Reports of single pods: also before a policy below deletes such a pod.
-    ps_status.extend,
+    ps_status.apply,
     # Before all that waits for pods: the operator creates no pod while its lost namesake is there.
-    lost_nodes.extend,
+    lost_nodes.apply,
     # Before more pods are replaced: a round that waits now can form without those that cannot come.
-    absent_pods.extend,
+    absent_pods.apply,
     # Before CPU: after a kill launchers wait for this raise; nothing waits for more cores.
-    memory_limits.extend,
+    memory_limits.apply,
     # Before scaling: more cores come before more replicas. Sets Plan.cpu for the policies below.
-    cpu_limits.extend,
+    cpu_limits.apply,
     # It only reports, so it comes after the limits that were changed.
-    cpu_overrequest.extend,
+    cpu_overrequest.apply,
     # Before node exclusion, which replaces the straggler if its node is put on the list here.
-    straggler_policy.extend,
+    straggler_policy.apply,
     # After all that puts nodes on the list: one patch of the pod templates contains them.
-    node_exclusion.extend,
+    node_exclusion.apply,
     # After the policies that replace single pods: this one may end the whole job.
-    permanent_exits.extend,
+    permanent_exits.apply,
     # It reads Plan.cpu: the job does not grow while the effect of a raise is not measured.
     _scale,
     # The last resort for a job that cannot train. Its patch contains what scaling decided.
-    suspend_policy.extend,
+    suspend_policy.apply,
     # Its reason replaces the one above if both suspend: nobody waits for the job any more.
-    pipeline_lease.extend,
+    pipeline_lease.apply,
     # Last: it begins no cycle if a policy above suspends the job, which would end that suspension.
-    suspend_cycle.extend,
+    suspend_cycle.apply,
 )
 
 
-def propose(seen: Observed, memory: JobStatus, now: float) -> Plan:
+def propose(seen: Observed, memory: JobStatus, now: float) -> ReconcilePlan:
     """The draft of a plan: what scaling decides before the available capacity is known.
 
     Args:
@@ -88,17 +88,17 @@ def propose(seen: Observed, memory: JobStatus, now: float) -> Plan:
         now: Unix seconds.
     """
     cpu = cpu_limits.raises(seen, memory, now)
-    draft = Plan((), memory, cpu=cpu)
-    if "ps" in seen.alone:
-        proposal = ps_proposal.of(seen, memory, now, cpu=cpu)
+    draft = ReconcilePlan((), memory, cpu=cpu)
+    if "ps" in seen.standalone_types:
+        proposal = ps_proposal.propose(seen, memory, now, cpu=cpu)
         return dataclasses.replace(draft, ps_proposal=proposal)
-    outlook = scaling_proposal.of(
+    outlook = scaling_proposal.propose(
         seen.job, seen.pods, seen.status, seen.policy, memory.scaling, now
     )
     return dataclasses.replace(draft, proposal=outlook)
 
 
-def plan(draft: Plan, seen: Observed, now: float, rate: Pace) -> Plan:
+def plan(draft: ReconcilePlan, seen: Observed, now: float, rate: RequeueIntervals) -> ReconcilePlan:
     """What to do about a job.
 
     Args:
@@ -115,12 +115,14 @@ def plan(draft: Plan, seen: Observed, now: float, rate: Pace) -> Plan:
     for effect in made.effects:
         if isinstance(effect, Patch):
             written = dataclasses.replace(effect.status, written_at=now)
-    if made.status.deserves_writing(written, now, every):
-        made = made.then(Remember(made.status), status=made.status)
+    if made.status.needs_write(written, now, every):
+        made = made.with_effects(WriteStatus(made.status), status=made.status)
     return made
 
 
-def next_delay(made: Plan, seen: Observed, now: float, rate: Pace) -> float | None:
+def next_delay(
+    made: ReconcilePlan, seen: Observed, now: float, rate: RequeueIntervals
+) -> float | None:
     """Seconds until the next tick of the job; None if only a change calls for one."""
     if seen.job.suspended or seen.job.deleting:
         return suspend_cycle.delay(made, seen)

@@ -12,18 +12,18 @@ from rover_kf.api.jobs import ObservedJob
 from rover_kf.injection import adapters, sizing
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.reconcilers.status_annotation import JobStatus
-from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.policy import AutoscalingPolicy
 
 EMBEDDED_RESTART_SECONDS = 1.0
 """On one machine a newcomer warms up while the others train; the switch takes well below that."""
 
-PolicyOf = Callable[[ObservedJob], WatchPolicy]
+PolicyOf = Callable[[ObservedJob], AutoscalingPolicy]
 
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 OPERATOR = "kubeflow.org/training-operator"
 
 
-def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
+def policy_from_job(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> AutoscalingPolicy:
     """The watch policy of a job.
 
     Args:
@@ -38,12 +38,12 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
     low, high = sizing.worker_bounds(job.manifest, policy, adapter)
     replaces = policy.straggler.action == "replace"
     deadline = policy.scaling.deadline
-    return WatchPolicy(
+    return AutoscalingPolicy(
         mode=policy.scaling.mode,
         min=low,
         max=high,
         sizes=policy.scaling.sizes,
-        most_servers=policy.scaling.ps_max or 0,
+        max_servers=policy.scaling.ps_max or 0,
         window_seconds=policy.scaling.window,
         cooldown_seconds=policy.scaling.cooldown,
         restart_prior_seconds=restart_prior_seconds,
@@ -54,23 +54,23 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         node_avoid_seconds=policy.failures.node_avoid,
         excludes_unfit=policy.preflight.mode == "exclude",
         cordons=policy.nodes.cordon == "on",
-        most_memory=policy.memory.max or 0,
-        most_cpu=round(1000 * (policy.cpu.max or 0)),
+        max_memory=policy.memory.max or 0,
+        max_cpu=round(1000 * (policy.cpu.max or 0)),
         suspend_after_seconds=policy.failures.suspend_after,
         replace_slow_after_seconds=policy.straggler.min_seconds if replaces else None,
         slow_replacements=policy.straggler.replacements,
         launch_lease_seconds=policy.launch.lease,
-        launch_lost=policy.launch.on_lease_expired,
+        on_lease_expired=policy.launch.on_lease_expired,
     )
 
 
-def embedded(job: ObservedJob) -> WatchPolicy:
+def policy_from_embedded_job(job: ObservedJob) -> AutoscalingPolicy:
     """The watch policy of a job that runs on this machine.
 
     Raises:
         PolicyError: an annotation was edited into something that is not allowed.
     """
-    policy = of(job, restart_prior_seconds=EMBEDDED_RESTART_SECONDS)
+    policy = policy_from_job(job, restart_prior_seconds=EMBEDDED_RESTART_SECONDS)
     # There is no other machine.
     return dataclasses.replace(policy, node_avoid_seconds=0.0)
 
@@ -80,21 +80,21 @@ def refusal(job: ObservedJob) -> str:
     spec = job.manifest["spec"]
     elastic = spec.get("elasticPolicy") or {}
     if job.key.kind == names.TFJOB and "ps" in job.replicas:
-        return managed_elsewhere(job)
+        return external_manager_reason(job)
     if job.key.kind != names.PYTORCHJOB:
         return f"a {job.key.kind} fails when workers go, unless it has PS: its size stays"
     if elastic.get("metrics"):
         return (
             "elasticPolicy.metrics makes an HPA that owns the replicas; remove it to let us scale"
         )
-    if why := managed_elsewhere(job):
+    if why := external_manager_reason(job):
         return why
     if elastic and job.replicas.get("master"):
         return "it has both a Master and an elasticPolicy, whose sizes disagree; remove one of them"
     return ""
 
 
-def managed_elsewhere(job: ObservedJob) -> str:
+def external_manager_reason(job: ObservedJob) -> str:
     """Why neither its size nor whether it runs is ours to change; empty if they are."""
     manager = (job.manifest["spec"].get("runPolicy") or {}).get("managedBy") or OPERATOR
     if KUEUE_LABEL in job.labels:
@@ -106,7 +106,7 @@ def managed_elsewhere(job: ObservedJob) -> str:
 
 def suspend_refusal(job: ObservedJob, memory: JobStatus) -> str:
     """Why the job is not ours to suspend, or would lose what it has done; empty if neither."""
-    if why := managed_elsewhere(job):
+    if why := external_manager_reason(job):
         return why
     if memory.sealed_step and memory.durable_step is None:
         return (

@@ -73,11 +73,11 @@ class KeyQueue:
         An exception of the reconciler is logged with its traceback and the key is tried again.
         """
         while not stop.is_set():
-            key = self._take(stop)
+            key = self._pop(stop)
             if key is not None:
-                self._finish(key, self._look(key, reconcile))
+                self._finish(key, self._reconcile(key, reconcile))
 
-    def _look(self, key: JobKey, reconcile: Reconcile) -> float | None:
+    def _reconcile(self, key: JobKey, reconcile: Reconcile) -> float | None:
         try:
             delay = reconcile(key)
         except Exception:  # the loop's top: one broken job must not stop the rest
@@ -95,10 +95,10 @@ class KeyQueue:
             if key not in self._running:
                 heapq.heappush(self._line, (due, key))
 
-    def _take(self, stop: threading.Event) -> JobKey | None:
+    def _pop(self, stop: threading.Event) -> JobKey | None:
         """The next due key, marked as running; None when it is time to look at stop again."""
         with self._changed:
-            while self._line and self._is_past(*self._line[0]):
+            while self._line and self._is_stale(*self._line[0]):
                 heapq.heappop(self._line)
             now = self._clock()
             due = self._line[0][0] if self._line else now + 1.0
@@ -122,7 +122,7 @@ class KeyQueue:
         self._changed.wait(min(due - now, POLL_SECONDS))
         self._awaited = math.inf
 
-    def _is_past(self, due: float, key: JobKey) -> bool:
+    def _is_stale(self, due: float, key: JobKey) -> bool:
         """Whether that place in line counts no more: the key has an earlier one, or is at work."""
         return self._due.get(key) != due or key in self._running
 

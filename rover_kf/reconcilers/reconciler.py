@@ -22,14 +22,14 @@ from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.reconcilers import policy_source, status_annotation
-from rover_kf.reconcilers.cluster_view import Board
-from rover_kf.reconcilers.decision_latency import DecisionTimes
+from rover_kf.reconcilers.cluster_view import ClusterView
+from rover_kf.reconcilers.decision_latency import DecisionLatency
 from rover_kf.reconcilers.executor import Executor
-from rover_kf.reconcilers.observer import Observer, come
-from rover_kf.reconcilers.plan import Plan, Remember, Tell
+from rover_kf.reconcilers.observer import Observer, is_final_status_pending
+from rover_kf.reconcilers.plan import EmitJobEvent, ReconcilePlan, WriteStatus
 from rover_kf.reconcilers.planner import next_delay, plan, propose
-from rover_kf.reconcilers.ps_status import Servers
-from rover_kf.reconcilers.requeue import Pace
+from rover_kf.reconcilers.ps_status import StandaloneStatusReader
+from rover_kf.reconcilers.requeue import RequeueIntervals
 from rover_kf.reconcilers.run_recording import RunHistory
 from rover_kf.reconcilers.scaling import ps_scaling
 from rover_kf.reconcilers.status_annotation import JobStatus
@@ -39,7 +39,7 @@ RETRY_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tick:
+class ReconcileResult:
     """What one look saw and did."""
 
     job: ObservedJob | None
@@ -50,7 +50,7 @@ class Tick:
     """Seconds until the next look; None if only a change calls for one."""
 
 
-class Reconcilers:
+class Reconciler:
     """Looks at jobs.
 
     Args:
@@ -67,22 +67,27 @@ class Reconcilers:
         cluster: Cluster,
         history: HistoryStore,
         *,
-        policy_of: policy_source.PolicyOf = policy_source.of,
+        policy_of: policy_source.PolicyOf = policy_source.policy_from_job,
         clock: Callable[[], float] = time.time,
         jobs: Callable[[], int] = lambda: 1,
-        times: DecisionTimes | None = None,
+        latency: DecisionLatency | None = None,
     ) -> None:
         self._cluster = cluster
         self._executor = Executor(cluster)
-        self._board = Board(cluster)
-        self._servers = Servers(cluster)
+        self._cluster_view = ClusterView(cluster)
+        self._status_reader = StandaloneStatusReader(cluster)
         self._history = RunHistory(history, cluster.emit)
         self._observer = Observer(
-            cluster, self._board, self._servers, self._history, policy_of=policy_of, clock=clock
+            cluster,
+            self._cluster_view,
+            self._status_reader,
+            self._history,
+            policy_of=policy_of,
+            clock=clock,
         )
         self._clock = clock
         self._jobs = jobs
-        self._times = times if times is not None else DecisionTimes()
+        self._latency = latency if latency is not None else DecisionLatency()
 
     def reconcile(self, key: JobKey) -> float | None:
         """Look at the job once; seconds until the next look, None to wait for a change.
@@ -90,9 +95,9 @@ class Reconcilers:
         Raises:
             ClusterUnavailable: the cluster did not answer; call again later.
         """
-        return self.tick(key).delay
+        return self.run_once(key).delay
 
-    def tick(self, key: JobKey) -> Tick:
+    def run_once(self, key: JobKey) -> ReconcileResult:
         """Look at the job once and say what was seen.
 
         Raises:
@@ -101,56 +106,58 @@ class Reconcilers:
         now = self._clock()
         try:
             job = self._cluster.get_job(key)
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             self._history.delete(key, now)
-            self._board.put(key, None)
-            self._servers.forget(key)
-            self._times.forget(key)
-            return Tick(None, None, None, None)
+            self._cluster_view.set_member(key, None)
+            self._status_reader.forget(key)
+            self._latency.forget(key)
+            return ReconcileResult(None, None, None, None)
         memory = status_annotation.read(job)
-        if job.finished and memory.has_told("recorded"):
-            return Tick(job, None, memory.decision, None)
+        if job.finished and memory.has_emitted("recorded"):
+            return ReconcileResult(job, None, memory.decision, None)
         seen, memory = self._observer.observe(job, memory, now)
-        if come(seen, now):
-            return Tick(job, None, memory.decision, RETRY_SECONDS)
+        if is_final_status_pending(seen, now):
+            return ReconcileResult(job, None, memory.decision, RETRY_SECONDS)
         heard = self._clock()
         draft = propose(seen, memory, now)
         seen = self._observer.observe_capacity(seen, draft, now)
-        rate = Pace(self._jobs())
+        rate = RequeueIntervals(self._jobs())
         made = plan(draft, seen, now, rate)
-        if made.wants is not None:
-            self._board.learn(key, made.wants, made.bound)
+        if made.desired_replicas is not None:
+            self._cluster_view.record_demand(key, made.desired_replicas, made.limited_by)
         applied = self._executor.apply(job, made, now)
-        if applied and seen.alone:
-            self._servers.heard(key, seen.servers)
+        if applied and seen.standalone_types:
+            self._status_reader.acknowledge(key, seen.standalone_statuses)
         window = seen.policy.window_seconds
         if applied:
-            self._times.count(key, memory, made, self._clock(), window=window)
+            self._latency.count(key, memory, made, self._clock(), window=window)
         delay = next_delay(made, seen, now, rate) if applied else RETRY_SECONDS
         recorded = self._history.update(
             job,
             seen.status,
             made.decision,
-            made.told(),
+            made.collect_events(),
             now=now,
             every=rate.write_seconds(window),
-            settled=ps_scaling.settled(made, seen),
+            settled=ps_scaling.is_settled(made, seen),
         )
         if delay is not None:
             # When the next window closes was told when the job was heard, not now.
             delay = max(0.0, delay - (self._clock() - heard))
         if job.finished:
             delay = (
-                self._complete(job, made.status, now) if recorded and applied else rate.calm_seconds
+                self._mark_recorded(job, made.status, now)
+                if recorded and applied
+                else rate.idle_seconds
             )
-        return Tick(job, seen.status, made.decision, delay)
+        return ReconcileResult(job, seen.status, made.decision, delay)
 
-    def _complete(self, job: ObservedJob, memory: JobStatus, now: float) -> float | None:
+    def _mark_recorded(self, job: ObservedJob, job_status: JobStatus, now: float) -> float | None:
         """Say on the job that its run is recorded; after that it is never looked at again."""
         event = Event(names.EVENT_RECORDED, "the run is in the history", at=now)
         job = self._cluster.get_job(job.key)
-        done = (Tell(event), Remember(memory.with_told("recorded")))
-        if not self._executor.apply(job, Plan(done, memory), now):
+        done = (EmitJobEvent(event), WriteStatus(job_status.with_emitted("recorded")))
+        if not self._executor.apply(job, ReconcilePlan(done, job_status), now):
             return RETRY_SECONDS
         self._history.forget(job.key)
         return None

@@ -14,39 +14,39 @@ from collections.abc import Callable, Iterable
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.faults.node_check_messages import Preflight
+from rover_kf.api.faults.node_check_messages import NodeCheckReport
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.records import RunRecord, ServerSetup
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.elastic.node_check import fleet
-from rover_kf.elastic.node_check.fleet import Fleet
+from rover_kf.elastic.node_check.fleet import FleetBaselines
 from rover_kf.history import recorder
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.injection.limits import manifest_memory
 from rover_kf.recommender import job_signature
 from rover_kf.scaling import ps_model
-from rover_kf.scaling.ps_model import ServerModel, ServerRow
+from rover_kf.scaling.ps_model import PsModel, PsRow
 
 LOG = logging.getLogger(__name__)
 
 RUNS = 200
 """The newest, whose checks of nodes make the fleet's history."""
-ALIKE_SECONDS = 600.0
+SIMILAR_RUNS_SECONDS = 600.0
 """How long what runs alike have shown is believed before it is read again."""
-MOST_ROWS = 32
+MAX_ROWS = 32
 """That a law is fitted to; the newest."""
-FLEETS = 64
+MAX_FLEETS = 64
 """That are kept: one for each running job's newest check."""
 
 
-def begun(job: ObservedJob) -> RunRecord:
+def new_run_record(job: ObservedJob) -> RunRecord:
     """A job's record with what its manifest tells, before anything of its run is known.
 
     Raises:
         InputError: the manifest cannot be read.
     """
-    read = job_signature.of(job.manifest, source=str(job.key))
-    return recorder.begin(
+    read = job_signature.from_manifest(job.manifest, source=str(job.key))
+    return recorder.new_record(
         job,
         signature=read.signature,
         requested=read.requested,
@@ -66,18 +66,18 @@ class RunHistory:
     """
 
     def __init__(
-        self, store: HistoryStore, tell: Callable[[JobKey, Event], None] | None = None
+        self, store: HistoryStore, emit: Callable[[JobKey, Event], None] | None = None
     ) -> None:
         self._store = store
-        self._tell = tell
-        self._away: set[JobKey] = set()
+        self._emit = emit
+        self._unavailable: set[JobKey] = set()
         """Jobs that have been told that their run is not recorded now."""
         self._records: dict[JobKey, RunRecord] = {}
         """Newest record of a key, as it would be written."""
-        self._fleets: dict[float, Fleet] = {}
+        self._fleets: dict[float, FleetBaselines] = {}
         """By the time of the check that it is for."""
         self._written: dict[JobKey, RunRecord] = {}
-        self._rows: dict[JobKey, tuple[float, tuple[ServerRow, ...]]] = {}
+        self._rows: dict[JobKey, tuple[float, tuple[PsRow, ...]]] = {}
         """Of runs alike, for jobs with parameter servers, with until when they are believed."""
 
     def update(
@@ -106,37 +106,37 @@ class RunHistory:
             Whether the database holds all that matters of the run so far.
         """
         try:
-            record = self._known(job)
+            record = self._load_record(job)
         except errors.HistoryUnavailable as error:
-            self._missed(job.key, error, now)
+            self._warn_unrecorded(job.key, error, now)
             return False
         except errors.InputError as error:
             LOG.warning("%s: its run cannot be recorded: %s", job.key, error)
             return True
         raised = (one.limit for one in manifest_memory.raised(job.manifest).values())
-        record = recorder.advance(
+        record = recorder.update(
             record,
             job,
             status,
             decision=decision,
             events=events,
             memory_raised=max(raised, default=0),
-            memory_limit=manifest_memory.most(job.manifest),
-            servers=_servers(job) if settled else None,
+            memory_limit=manifest_memory.max_limit(job.manifest),
+            servers=_server_setup(job) if settled else None,
         )
         self._records[job.key] = record
         written = self._written.get(job.key)
-        if written is not None and _same(written, record):
+        if written is not None and _is_unchanged(written, record):
             return True
         ended = record.outcome != recorder.RUNNING
         if written is not None and not ended and now - written.updated_at < every:
             return True
-        return self._write(job.key, recorder.at(record, now), now)
+        return self._write(job.key, recorder.stamp(record, now), now)
 
-    def fleet(self, check: Preflight | None) -> Fleet:
+    def fleet(self, check: NodeCheckReport | None) -> FleetBaselines:
         """What other checks of nodes showed, for one of a job; empty while it cannot be read."""
         if check is None:
-            return Fleet()
+            return FleetBaselines()
         known = self._fleets.get(check.at)
         if known is not None:
             return known
@@ -144,47 +144,47 @@ class RunHistory:
             runs = self._store.list(limit=RUNS)
         except errors.HistoryUnavailable as error:
             LOG.warning("a check is judged without history: %s", error)
-            return Fleet()
+            return FleetBaselines()
         others = (one for run in runs for one in run.preflights if one.at != check.at)
-        found = self._fleets[check.at] = fleet.gather(others, check.at)
-        while len(self._fleets) > FLEETS:
+        found = self._fleets[check.at] = fleet.collect_baselines(others, check.at)
+        while len(self._fleets) > MAX_FLEETS:
             del self._fleets[next(iter(self._fleets))]
         return found
 
-    def law(self, job: ObservedJob, now: float) -> ServerModel | None:
+    def fit_ps_model(self, job: ObservedJob, now: float) -> PsModel | None:
         """Of a job's parameter servers, by its own run and those of the same command.
 
         None while they have shown one setup alone, or nothing of them is known.
         """
         own = self._records.get(job.key)
         try:
-            own = own or self._known(job)
-            rows = self._alike(job.key, own, now)
+            own = own or self._load_record(job)
+            rows = self._similar_rows(job.key, own, now)
         except (errors.HistoryUnavailable, errors.InputError) as error:
             LOG.info("%s: runs alike tell nothing of its servers: %s", job.key, error)
             rows = ()
         if own is not None and own.uid == job.uid:
-            if ps_model.changed_at(own.servers, own.windows):
+            if ps_model.last_change_at(own.servers, own.windows):
                 rows = ()  # what runs before it were like, it is not any more
-            rows = (*rows, *ps_model.rows_of(own.servers, own.windows))
-        return ps_model.fit(rows[-MOST_ROWS:])
+            rows = (*rows, *ps_model.median_rows(own.servers, own.windows))
+        return ps_model.fit(rows[-MAX_ROWS:])
 
-    def _alike(self, key: JobKey, own: RunRecord, now: float) -> tuple[ServerRow, ...]:
+    def _similar_rows(self, key: JobKey, record: RunRecord, now: float) -> tuple[PsRow, ...]:
         """Rows of other runs of its command, those of the newest run last."""
         until, rows = self._rows.get(key, (0.0, ()))
         if now < until:
             return rows
-        command = own.signature.command
+        command = record.signature.command
         found = [
             run
-            for run in self._store.similar(own.signature)
-            if run.uid != own.uid and run.signature.command == command
+            for run in self._store.similar(record.signature)
+            if run.uid != record.uid and run.signature.command == command
         ]
         found.sort(key=lambda run: run.updated_at)
-        rows = tuple(row for run in found for row in ps_model.rows_of(run.servers, run.windows))[
-            -MOST_ROWS:
-        ]
-        self._rows[key] = (now + ALIKE_SECONDS, rows)
+        rows = tuple(
+            row for run in found for row in ps_model.median_rows(run.servers, run.windows)
+        )[-MAX_ROWS:]
+        self._rows[key] = (now + SIMILAR_RUNS_SECONDS, rows)
         return rows
 
     def delete(self, key: JobKey, now: float) -> None:
@@ -192,11 +192,11 @@ class RunHistory:
         newest = self._records.get(key)
         if newest is not None and newest.outcome == recorder.RUNNING:
             # What was seen since it was written last: the job went before the next time.
-            self._write(key, recorder.at(newest, now), now)
+            self._write(key, recorder.stamp(newest, now), now)
         self.forget(key)
-        self._close(key, "", now)
+        self._close_others(key, "", now)
 
-    def _known(self, job: ObservedJob) -> RunRecord:
+    def _load_record(self, job: ObservedJob) -> RunRecord:
         record = self._records.get(job.key)
         if record is not None and record.uid == job.uid:
             return record
@@ -205,10 +205,10 @@ class RunHistory:
         if found is not None:
             self._written[job.key] = found
             return found
-        self._close(job.key, job.uid, job.created_at)
-        return begun(job)
+        self._close_others(job.key, job.uid, job.created_at)
+        return new_run_record(job)
 
-    def _close(self, key: JobKey, but_uid: str, now: float) -> None:
+    def _close_others(self, key: JobKey, but_uid: str, now: float) -> None:
         """Runs of that name which are not there any more ended by being deleted."""
         try:
             open_runs = self._store.list(
@@ -216,7 +216,7 @@ class RunHistory:
             )
             for record in open_runs:
                 if record.signature.kind == key.kind and record.uid != but_uid:
-                    self._store.upsert(recorder.deleted(record, now))
+                    self._store.upsert(recorder.mark_deleted(record, now))
         except errors.HistoryUnavailable as error:
             LOG.warning("%s: its deletion is not recorded: %s", key, error)
 
@@ -224,29 +224,29 @@ class RunHistory:
         try:
             self._store.upsert(record)
         except errors.HistoryUnavailable as error:
-            self._missed(key, error, now)
+            self._warn_unrecorded(key, error, now)
             return False
         self._written[key] = record
-        self._away.discard(key)
+        self._unavailable.discard(key)
         return True
 
-    def _missed(self, key: JobKey, error: errors.HistoryUnavailable, now: float) -> None:
+    def _warn_unrecorded(self, key: JobKey, error: errors.HistoryUnavailable, now: float) -> None:
         """Say once for each time that it is away that the run goes on unrecorded."""
         LOG.warning("%s: its run is not recorded now: %s", key, error)
-        if self._tell is None or key in self._away:
+        if self._emit is None or key in self._unavailable:
             return
-        self._away.add(key)
+        self._unavailable.add(key)
         message = f"the run goes on and is not recorded now: {error}"
         event = Event(names.EVENT_HISTORY_UNAVAILABLE, message, warning=True, at=now)
         try:
-            self._tell(key, event)
+            self._emit(key, event)
         except errors.ClusterUnavailable as refusal:
             LOG.warning("%s: that its run is not recorded could not be told: %s", key, refusal)
 
     def forget(self, key: JobKey) -> None:
         """Drop what is cached of the job."""
         self._drop(key)
-        self._away.discard(key)
+        self._unavailable.discard(key)
 
     def _drop(self, key: JobKey) -> None:
         self._records.pop(key, None)
@@ -254,13 +254,13 @@ class RunHistory:
         self._rows.pop(key, None)
 
 
-def _servers(job: ObservedJob) -> ServerSetup | None:
+def _server_setup(job: ObservedJob) -> ServerSetup | None:
     try:
-        return job_signature.servers(job.manifest)
+        return job_signature.server_setup(job.manifest)
     except errors.InputError as error:
         LOG.warning("%s: its parameter servers are not recorded: %s", job.key, error)
         return None
 
 
-def _same(one: RunRecord, other: RunRecord) -> bool:
-    return dataclasses.replace(one, updated_at=0.0) == dataclasses.replace(other, updated_at=0.0)
+def _is_unchanged(left: RunRecord, right: RunRecord) -> bool:
+    return dataclasses.replace(left, updated_at=0.0) == dataclasses.replace(right, updated_at=0.0)

@@ -15,8 +15,8 @@ import re
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.faults.cpu_raises import CpuGrowth
-from rover_kf.api.faults.memory_raises import MemoryGrowth
+from rover_kf.api.faults.cpu_raises import CpuLimitRaises
+from rover_kf.api.faults.memory_raises import MemoryLimitRaises
 from rover_kf.api.jobs import ObservedJob
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.scaling.scaling_state import ScalingState
@@ -26,36 +26,36 @@ LOG = logging.getLogger(__name__)
 _NUMBERS = re.compile(r"[\d.]+")
 
 MAX_BYTES = 4096
-MAX_TOLD = 24
+MAX_EMITTED = 24
 MAX_REASON = 240
 MAX_RECENT, MAX_RECENT_REASON = 6, 160
-MAX_ALIKE = 80
+MAX_COMPARED_REASON = 80
 """Of reasons without their numbers: two that begin so are of one kind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Avoided:
+class ExcludedNode:
     """A node that the job's pods keep away from."""
 
     node: str
     until: float
     """Unix seconds."""
     reason: str
-    given_up: float = 0.0
+    readmitted_at: float = 0.0
     """When it was taken back before its time, for want of room; 0: it was not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LaunchSeen:
+class LauncherState:
     """What the controller saw of the step that launched the job, by its own clock."""
 
     renewal: str = ""
     """The annotation's text when it was last seen to change."""
-    since: float = 0.0
+    renewed_at: float = 0.0
     """When that was; Unix seconds."""
-    warned: float = 0.0
+    warned_at: float = 0.0
     """When its silence was told; 0: it was not."""
-    ended: float = 0.0
+    expired_at: float = 0.0
     """When the job was suspended for it; 0: it was not."""
 
 
@@ -79,67 +79,67 @@ class JobStatus:
     recent: tuple[ScaleDecision, ...] = ()
     """The last few that differ by more than numbers, oldest first; the history has all."""
     scaling: ScalingState = dataclasses.field(default_factory=ScalingState)
-    memory: tuple[MemoryGrowth, ...] = ()
+    memory: tuple[MemoryLimitRaises, ...] = ()
     """What was done about kills for memory, of replica types that had one."""
-    cpu: tuple[CpuGrowth, ...] = ()
+    cpu: tuple[CpuLimitRaises, ...] = ()
     """What was done about pods that the kernel holds back, of replica types that had one."""
-    story: float = 0.0
+    events_since: float = 0.0
     """When the coordinator began the story whose events were copied."""
     last_event: int = 0
     """Sequence of the last event of that story which was copied."""
-    told: tuple[str, ...] = ()
+    emitted: tuple[str, ...] = ()
     """Keys of what was told once and is not told again, newest last."""
-    avoided: tuple[Avoided, ...] = ()
+    excluded_nodes: tuple[ExcludedNode, ...] = ()
     below_since: float = 0.0
     """Since when fewer pods can train than the fewest, as far as that matters; 0: they are not."""
     slow_replaced: int = 0
     """Pods that were replaced since the others waited for them."""
     suspended: str = ""
     """Why the controller suspended the job, and what to do; empty once it is resumed."""
-    cycle: float = 0.0
+    cycle_started_at: float = 0.0
     """When it suspended the job, to resume it once its pods are gone; 0: it did not."""
-    launch: LaunchSeen = dataclasses.field(default_factory=LaunchSeen)
+    launch: LauncherState = dataclasses.field(default_factory=LauncherState)
     written_at: float = 0.0
 
-    def has_told(self, key: str) -> bool:
+    def has_emitted(self, key: str) -> bool:
         """Whether that was told already."""
-        return key in self.told
+        return key in self.emitted
 
-    def with_told(self, *keys: str) -> JobStatus:
+    def with_emitted(self, *keys: str) -> JobStatus:
         """The status with those marked as told."""
-        new = [key for key in keys if key not in self.told]
-        return dataclasses.replace(self, told=(*self.told, *new)[-MAX_TOLD:])
+        new = [key for key in keys if key not in self.emitted]
+        return dataclasses.replace(self, emitted=(*self.emitted, *new)[-MAX_EMITTED:])
 
-    def deciding(self, decision: ScaleDecision) -> JobStatus:
+    def with_decision(self, decision: ScaleDecision) -> JobStatus:
         """The status with a decision, which takes the place of one alike."""
         short = dataclasses.replace(decision, reason=decision.reason[:MAX_RECENT_REASON])
-        kept = [one for one in self.recent if not _alike(one, short)]
+        kept = [one for one in self.recent if not _supersedes(one, short)]
         recent = (*kept, short)
-        recent = recent if len(recent) <= MAX_RECENT else _shorter(recent)
+        recent = recent if len(recent) <= MAX_RECENT else _drop_one(recent)
         return dataclasses.replace(self, decision=decision, recent=recent)
 
-    def progressed(self, seen: CoordinatorStatus) -> JobStatus:
+    def with_progress(self, status: CoordinatorStatus) -> JobStatus:
         """The status with what the coordinator says now."""
         return dataclasses.replace(
             self,
-            phase=seen.phase,
-            nodes=seen.nodes,
-            step=seen.step,
-            total_steps=seen.total_steps,
-            sealed_step=seen.sealed_step,
-            durable_step=seen.durable_step,
-            samples_per_second=round(seen.samples_per_second, 2),
-            restarts=seen.restarts,
-            verdict=seen.verdict[:MAX_REASON],
+            phase=status.phase,
+            nodes=status.nodes,
+            step=status.step,
+            total_steps=status.total_steps,
+            sealed_step=status.sealed_step,
+            durable_step=status.durable_step,
+            samples_per_second=round(status.samples_per_second, 2),
+            restarts=status.restarts,
+            verdict=status.verdict[:MAX_REASON],
         )
 
-    def deserves_writing(self, old: JobStatus, now: float, every: float) -> bool:
+    def needs_write(self, old: JobStatus, now: float, every: float) -> bool:
         """Whether it differs from what is written by more than progress, or that grew old.
 
         A write wakes every watcher of the job, ourselves too: progress alone is written once a
         window, anything that decides something at once.
         """
-        if _lasting(self) != _lasting(old):
+        if _essential(self) != _essential(old):
             return True
         return dataclasses.replace(self, written_at=0.0) != dataclasses.replace(
             old, written_at=0.0
@@ -152,15 +152,15 @@ def read(job: ObservedJob) -> JobStatus:
     if not text:
         return JobStatus()
     try:
-        return _parsed(text)
-    except errors.MessageError as error:
+        return _parse(text)
+    except errors.ProtocolError as error:
         # Edited by hand or by a newer version: what is in it is a cache but for moves under way.
         LOG.warning("%s: annotation %s is begun anew: %s", job.key, names.STATUS_ANNOTATION, error)
         return JobStatus()
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(text: str) -> JobStatus:
+def _parse(text: str) -> JobStatus:
     """A look reads the same text more than once."""
     return codec.loads(JobStatus, text)
 
@@ -177,41 +177,45 @@ def write(status: JobStatus) -> str:
         status = dataclasses.replace(status, scaling=dataclasses.replace(status.scaling, move=move))
     status = dataclasses.replace(status, suspended=status.suspended[:MAX_REASON])
     text = codec.dumps(status)
-    while len(text) > MAX_BYTES and (status.recent or status.told):
+    while len(text) > MAX_BYTES and (status.recent or status.emitted):
         if status.recent:
-            status = dataclasses.replace(status, recent=_shorter(status.recent))
+            status = dataclasses.replace(status, recent=_drop_one(status.recent))
         else:
-            status = dataclasses.replace(status, told=status.told[1:])
+            status = dataclasses.replace(status, emitted=status.emitted[1:])
         text = codec.dumps(status)
     return text.decode()
 
 
-def _alike(one: ScaleDecision, other: ScaleDecision) -> bool:
+def _supersedes(left: ScaleDecision, right: ScaleDecision) -> bool:
     """Whether the newer one says all that the older one does."""
-    if (one.action, one.here, one.there) != (other.action, other.here, other.there):
-        return one.action == other.action == "stay" and _same_words(one, other)
-    if one.action == "stay":
-        return _same_words(one, other)
+    if (left.action, left.current_size, left.target_size) != (
+        right.action,
+        right.current_size,
+        right.target_size,
+    ):
+        return left.action == right.action == "stay" and _has_same_text(left, right)
+    if left.action == "stay":
+        return _has_same_text(left, right)
     # The same advice, window by window, is one; what was done is told each time.
-    return one.at == other.at or not (one.applied or other.applied)
+    return left.at == right.at or not (left.applied or right.applied)
 
 
-def _same_words(one: ScaleDecision, other: ScaleDecision) -> bool:
+def _has_same_text(left: ScaleDecision, right: ScaleDecision) -> bool:
     # What is left of a reason that was cut off ends where its numbers let it.
-    first, second = (_NUMBERS.sub("#", each.reason)[:MAX_ALIKE] for each in (one, other))
+    first, second = (_NUMBERS.sub("#", each.reason)[:MAX_COMPARED_REASON] for each in (left, right))
     return first == second
 
 
-def _shorter(recent: tuple[ScaleDecision, ...]) -> tuple[ScaleDecision, ...]:
+def _drop_one(recent: tuple[ScaleDecision, ...]) -> tuple[ScaleDecision, ...]:
     """Without one of them: the oldest to stay, for what was changed is what people ask about."""
     stays = (i for i, one in enumerate(recent[:-1]) if one.action == "stay")
     gone = next(stays, 0)
     return (*recent[:gone], *recent[gone + 1 :])
 
 
-def _lasting(status: JobStatus) -> JobStatus:
+def _essential(status: JobStatus) -> JobStatus:
     """The part whose loss would make a controller act twice or people see an old state."""
-    decision = None if status.decision is None else _gist(status.decision)
+    decision = None if status.decision is None else _summarize(status.decision)
     scaling = dataclasses.replace(status.scaling, seen_until=0.0)
     return dataclasses.replace(
         status,
@@ -220,13 +224,13 @@ def _lasting(status: JobStatus) -> JobStatus:
         durable_step=None,
         samples_per_second=0.0,
         decision=decision,
-        recent=tuple(filter(None, map(_gist, status.recent))),
+        recent=tuple(filter(None, map(_summarize, status.recent))),
         scaling=scaling,
         written_at=0.0,
     )
 
 
-def _gist(decision: ScaleDecision) -> ScaleDecision | None:
+def _summarize(decision: ScaleDecision) -> ScaleDecision | None:
     """What of a decision is more than progress; of advice what it comes to."""
     if decision.action == "stay":
         return None

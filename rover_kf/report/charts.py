@@ -19,7 +19,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 30
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Span:
+class ChartSpan:
     """A value that held from one moment to another."""
 
     start: float
@@ -34,10 +34,10 @@ class Span:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Spot:
+class Point:
     """Something that happened at a place of the vertical axis."""
 
-    at: float
+    timestamp: float
     value: float
     kind: str
     title: str
@@ -54,16 +54,16 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Moment:
+class Marker:
     """Something that happened."""
 
-    at: float
+    timestamp: float
     kind: str
     title: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Words:
+class Labels:
     """What a chart is called and how it is explained."""
 
     name: str
@@ -73,40 +73,43 @@ class Words:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Content:
+class ChartData:
     """What a chart shows."""
 
-    spans: Sequence[Span] = ()
-    moments: Sequence[Moment] = ()
-    spots: Sequence[Spot] = ()
+    spans: Sequence[ChartSpan] = ()
+    markers: Sequence[Marker] = ()
+    points: Sequence[Point] = ()
     curves: Sequence[Curve] = ()
-    whole: bool = False
+    integral: bool = False
     """The vertical axis counts things: no fractions, and a row for each where there are few."""
 
 
-def draw(words: Words, content: Content, *, period: tuple[float, float]) -> Chart:
+def draw_chart(labels: Labels, data: ChartData, *, period: tuple[float, float]) -> Chart:
     """Lay out what there is over a period (Unix seconds)."""
-    scale = _Scale(period[0], max(period[1] - period[0], 1e-9), _top(content), content.whole)
-    across = tuple(Tick(scale.x(scale.start + at), _clock(at)) for at in _times(scale.length))
+    scale = _Scale(period[0], max(period[1] - period[0], 1e-9), _axis_top(data), data.integral)
+    across = tuple(
+        Tick(scale.x(scale.start + at), _format_duration(at)) for at in _time_ticks(scale.length)
+    )
     return Chart(
-        words.name,
-        words.title,
-        words.description,
-        bars=tuple(scale.bar(span) for span in content.spans),
-        marks=_marks(content.moments, scale),
+        labels.name,
+        labels.title,
+        labels.description,
+        bars=tuple(scale.bar(span) for span in data.spans),
+        marks=_make_marks(data.markers, scale),
         across=across,
         up=tuple(Tick(scale.y(value), f"{value:g}") for value in scale.values()),
-        legend=words.legend,
+        legend=labels.legend,
         dots=tuple(
-            Dot(scale.x(one.at), scale.y(one.value), one.kind, one.title) for one in content.spots
+            Dot(scale.x(one.timestamp), scale.y(one.value), one.kind, one.title)
+            for one in data.points
         ),
-        paths=tuple(scale.path(curve) for curve in content.curves),
+        paths=tuple(scale.path(curve) for curve in data.curves),
         rows=scale.rows(),
     )
 
 
-MOST_TICKS, MOST_ROWS = 6, 32
-APART = 3.0
+MAX_TICKS, MAX_ROWS = 6, 32
+MIN_DISTANCE = 3.0
 """Marks of a kind that lie closer are drawn as one."""
 _TIMES = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
@@ -121,16 +124,16 @@ class _Scale:
     start: float
     length: float
     top: float
-    whole: bool
+    integral: bool
 
-    def x(self, at: float) -> float:
-        inside = min(max(at, self.start), self.start + self.length)
+    def x(self, timestamp: float) -> float:
+        inside = min(max(timestamp, self.start), self.start + self.length)
         return round(LEFT + (inside - self.start) / self.length * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
         return round(HEIGHT - BOTTOM - value / self.top * (HEIGHT - TOP - BOTTOM), 1)
 
-    def bar(self, span: Span) -> Bar:
+    def bar(self, span: ChartSpan) -> Bar:
         x, y = self.x(span.start), self.y(span.value)
         width = max(0.8, round(self.x(span.end) - x, 1))
         if span.thin:
@@ -143,23 +146,23 @@ class _Scale:
         return Path(points, curve.kind, curve.title)
 
     def values(self) -> list[float]:
-        if self.whole:
-            step = max(1.0, math.ceil(_rounded_up(self.top / 5)))
+        if self.integral:
+            step = max(1.0, math.ceil(_round_up(self.top / 5)))
             return [i * step for i in range(int(self.top / step + 1e-9) + 1)]
-        return _steps(self.top, 4)
+        return _value_ticks(self.top, 4)
 
     def rows(self) -> tuple[float, ...]:
-        few = self.whole and self.top <= MOST_ROWS
+        few = self.integral and self.top <= MAX_ROWS
         return tuple(self.y(value) for value in range(1, int(self.top))) if few else ()
 
 
-def _marks(moments: Sequence[Moment], scale: _Scale) -> tuple[Mark, ...]:
+def _make_marks(markers: Sequence[Marker], scale: _Scale) -> tuple[Mark, ...]:
     """One for each moment, or for several that could not be told apart."""
     found: list[tuple[float, str, list[str]]] = []
     newest: dict[str, int] = {}
-    for moment in moments:
-        x, place = scale.x(moment.at), newest.get(moment.kind)
-        if place is not None and x - found[place][0] < APART:
+    for moment in markers:
+        x, place = scale.x(moment.timestamp), newest.get(moment.kind)
+        if place is not None and x - found[place][0] < MIN_DISTANCE:
             found[place][2].append(moment.title)
         else:
             newest[moment.kind] = len(found)
@@ -172,22 +175,22 @@ def _marks(moments: Sequence[Moment], scale: _Scale) -> tuple[Mark, ...]:
     )
 
 
-def _times(length: float) -> list[float]:
+def _time_ticks(length: float) -> list[float]:
     """Where the horizontal axis is labelled: whole seconds, minutes, hours or days."""
-    if length < MOST_TICKS:
-        return _steps(length, MOST_TICKS)
-    step = next((one for one in _TIMES if length / one <= MOST_TICKS), math.ceil(length / 5))
+    if length < MAX_TICKS:
+        return _value_ticks(length, MAX_TICKS)
+    step = next((one for one in _TIMES if length / one <= MAX_TICKS), math.ceil(length / 5))
     return [float(i * step) for i in range(int(length / step + 1e-9) + 1)]
 
 
-def _top(content: Content) -> float:
-    values = [span.value for span in content.spans] + [spot.value for spot in content.spots]
-    values += [value for curve in content.curves for _, value in curve.points]
+def _axis_top(data: ChartData) -> float:
+    values = [span.value for span in data.spans] + [spot.value for spot in data.points]
+    values += [value for curve in data.curves for _, value in curve.points]
     highest = max(values, default=0.0)
-    return max(1.0, math.ceil(highest)) if content.whole else _rounded_up(highest)
+    return max(1.0, math.ceil(highest)) if data.integral else _round_up(highest)
 
 
-def stacked(parts: Sequence[tuple[str, str, float]]) -> tuple[Bar, ...]:
+def stack_bars(parts: Sequence[tuple[str, str, float]]) -> tuple[Bar, ...]:
     """One row of boxes in proportion; (class, words, value), values not negative."""
     total = sum(value for _, _, value in parts)
     bars, x = [], 0.0
@@ -198,7 +201,7 @@ def stacked(parts: Sequence[tuple[str, str, float]]) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
-def _rounded_up(value: float) -> float:
+def _round_up(value: float) -> float:
     """The next of 1, 2, 2.5, 5 times a power of ten."""
     if value <= 0:
         return 1.0
@@ -206,12 +209,12 @@ def _rounded_up(value: float) -> float:
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value * 0.999)
 
 
-def _steps(length: float, most: int) -> list[float]:
-    step = _rounded_up(length / most)
+def _value_ticks(length: float, max_ticks: int) -> list[float]:
+    step = _round_up(length / max_ticks)
     return [round(i * step, 9) for i in range(int(length / step + 1e-9) + 1)]
 
 
-def _clock(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """``90 s``, ``5 min``, ``1 h 30 min``, ``2 d 12 h``."""
     if seconds < 60:  # noqa: PLR2004 - a minute
         return f"{seconds:g} s"

@@ -10,7 +10,7 @@ import re
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.api.records import RunRecord
-from rover_kf.report.charts import Moment
+from rover_kf.report.charts import Marker
 
 FAILURES = (
     names.EVENT_PROCESS_FAILED,
@@ -29,7 +29,7 @@ _ENDS = (*FAILURES, names.EVENT_MEMBER_LEFT, names.EVENT_FINISHED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Formed:
+class RoundSpan:
     """A world, from its coming together until something ended it."""
 
     number: int
@@ -42,7 +42,7 @@ class Formed:
     """As the Event says it; empty: nothing that the record knows of."""
 
 
-def period(record: RunRecord) -> tuple[float, float]:
+def time_range(record: RunRecord) -> tuple[float, float]:
     """First and last moment that the record speaks of, Unix seconds."""
     moments = [record.started_at, record.updated_at]
     moments += [event.at for event in record.events if event.at]
@@ -51,48 +51,48 @@ def period(record: RunRecord) -> tuple[float, float]:
     return (min(seen), max(seen)) if seen else (0.0, 1.0)
 
 
-def rounds(record: RunRecord) -> tuple[Formed, ...]:
+def read_rounds(record: RunRecord) -> tuple[RoundSpan, ...]:
     """The worlds that the record's Events tell of, in the order of time."""
-    found: list[Formed] = []
-    last = period(record)[1]
+    found: list[RoundSpan] = []
+    last = time_range(record)[1]
     events = [event for event in record.events if event.at]
     for place, event in enumerate(events):
         formed = _FORMED.search(event.message) if event.reason == names.EVENT_WORLD_FORMED else None
         if formed is None:
             continue
         number, processes, pods = map(int, formed.groups())
-        after = (one for one in events[place + 1 :] if _ends(one))
+        after = (one for one in events[place + 1 :] if _ends_round(one))
         end = next(after, None)
-        why = "" if end is None or end.reason == names.EVENT_WORLD_FORMED else _said(end)
+        why = "" if end is None or end.reason == names.EVENT_WORLD_FORMED else _event_title(end)
         until = last if end is None else end.at
-        found.append(Formed(number, event.at, until, processes, pods, why))
+        found.append(RoundSpan(number, event.at, until, processes, pods, why))
     return tuple(found)
 
 
-def moments(record: RunRecord, *kinds: str) -> tuple[Moment, ...]:
+def make_markers(record: RunRecord, *kinds: str) -> tuple[Marker, ...]:
     """Events as lines of those kinds: ``bad``, ``round``, ``change``."""
     return tuple(
-        Moment(event.at, kind(event), _said(event))
+        Marker(event.at, event_class(event), _event_title(event))
         for event in record.events
-        if event.at and kind(event) in kinds
+        if event.at and event_class(event) in kinds
     )
 
 
-def kind(event: Event) -> str:
+def event_class(event: Event) -> str:
     """The class of an Event in drawings; empty: it is not drawn."""
     sorts = (("bad", FAILURES), ("round", WORLDS), ("change", CHANGES), ("slow", SLOW))
     return next((sort for sort, reasons in sorts if event.reason in reasons), "")
 
 
-def rank(event: Event) -> int | None:
+def event_rank(event: Event) -> int | None:
     """The first rank that an Event names; None: it names none."""
     found = _RANK.search(event.message)
     return None if found is None else int(found[1])
 
 
-def _ends(event: Event) -> bool:
+def _ends_round(event: Event) -> bool:
     return event.reason == names.EVENT_WORLD_FORMED or event.reason in _ENDS
 
 
-def _said(event: Event) -> str:
+def _event_title(event: Event) -> str:
     return f"{event.reason}: {event.message}"

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from rover_kf.api.records import RunRecord
 from rover_kf.report import charts, event_parsing, number_text
-from rover_kf.report.charts import Content, Curve, Words
+from rover_kf.report.charts import ChartData, Curve, Labels
 from rover_kf.report.svg_shapes import Chart
 
 GIB = 1024.0**3
 
 
-def draw(record: RunRecord) -> Chart | None:
+def draw_memory(record: RunRecord) -> Chart | None:
     """Use and limit by time; None where no use was told."""
     used = [(look.at, look.memory) for look in record.looks if look.memory]
     limits = [(look.at, look.memory_limit) for look in record.looks if look.memory_limit]
@@ -21,19 +21,19 @@ def draw(record: RunRecord) -> Chart | None:
     highest = max(value for _, value in (*used, *limits))
     unit, of = ("GiB", GIB) if highest >= GIB else ("MiB", 1024.0**2)
     worst = number_text.size(max(value for _, value in used))
-    curves = [Curve(_in(used, of), "use", f"worst pod: at most {worst}")]
+    curves = [Curve(_scale(used, of), "use", f"worst pod: at most {worst}")]
     if limits:
         now = number_text.size(limits[-1][1])
-        curves.append(Curve(_stairs(_in(limits, of)), "limit", f"limit: {now} at last"))
-    words = Words(
+        curves.append(Curve(_to_steps(_scale(limits, of)), "limit", f"limit: {now} at last"))
+    words = Labels(
         "memory",
         f"Memory ({unit})",
         f"What the trainer of the worst pod took, at most {worst} when it was looked at, and what "
         "it might use. Shared memory of checkpoints is not in it.",
         (("use", "worst pod"), ("limit", "limit"), ("bad", "failure")),
     )
-    content = Content(curves=curves, moments=event_parsing.moments(record, "bad"))
-    return charts.draw(words, content, period=event_parsing.period(record))
+    content = ChartData(curves=curves, markers=event_parsing.make_markers(record, "bad"))
+    return charts.draw_chart(words, content, period=event_parsing.time_range(record))
 
 
 def rows(record: RunRecord) -> tuple[tuple[str, str, str], ...]:
@@ -55,11 +55,11 @@ def rows(record: RunRecord) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _in(values: list[tuple[float, float]], unit: float) -> tuple[tuple[float, float], ...]:
+def _scale(values: list[tuple[float, float]], unit: float) -> tuple[tuple[float, float], ...]:
     return tuple((at, value / unit) for at, value in values)
 
 
-def _stairs(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+def _to_steps(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
     """A limit holds until it is another."""
     found = [points[0]]
     for at, value in points[1:]:

@@ -53,17 +53,17 @@ def share(value: float) -> str:
     return f"{value:.1%}"
 
 
-def instant(at: float) -> str:
+def instant(timestamp: float) -> str:
     """A point in time, UTC."""
-    if not at:
+    if not timestamp:
         return UNKNOWN
-    moment = dt.datetime.fromtimestamp(at, tz=dt.timezone.utc)
+    moment = dt.datetime.fromtimestamp(timestamp, tz=dt.timezone.utc)
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def since(at: float, start: float) -> str:
+def since(timestamp: float, start: float) -> str:
     """A point in time within the run: ``+12.3 s``."""
-    return f"+{seconds(max(0.0, at - start))}" if at else UNKNOWN
+    return f"+{seconds(max(0.0, timestamp - start))}" if timestamp else UNKNOWN
 
 
 def quantity(value: float, unit: str) -> str:

@@ -24,7 +24,7 @@ from opentelemetry.util.types import AttributeValue
 
 import rover_kf
 from rover_kf.api.records import RunRecord
-from rover_kf.report.recoveries import Recovery, Restored, recoveries
+from rover_kf.report.recoveries import RecoveryRecord, Restored, read_recoveries
 
 _SCOPE = InstrumentationScope("rover_kf", rover_kf.__version__)
 _IDS = ("traceId", "spanId", "parentSpanId")
@@ -43,11 +43,11 @@ def spans(record: RunRecord) -> tuple[ReadableSpan, ...]:
             "rover_kf.job.uid": record.uid,
         }
     )
-    changes = recoveries(record)
-    return tuple(span for one in changes for span in _spans(record.uid, one, resource))
+    changes = read_recoveries(record)
+    return tuple(span for one in changes for span in _recovery_spans(record.uid, one, resource))
 
 
-def count(made: Sequence[ReadableSpan]) -> tuple[int, int]:
+def count_spans(made: Sequence[ReadableSpan]) -> tuple[int, int]:
     """Traces and spans."""
     return len({span.context.trace_id for span in made}), len(made)
 
@@ -64,8 +64,8 @@ def text(made: Sequence[ReadableSpan]) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _spans(uid: str, one: Recovery, resource: Resource) -> list[ReadableSpan]:
-    trace = _digest(16, uid, one.round, _nanoseconds(one.formed))
+def _recovery_spans(uid: str, recovery: RecoveryRecord, resource: Resource) -> list[ReadableSpan]:
+    trace = _digest(16, uid, recovery.round, _to_nanoseconds(recovery.formed))
     root = _context(trace, "recovery")
 
     def child(name: str, begin: float, end: float, **more: AttributeValue) -> ReadableSpan:
@@ -76,59 +76,64 @@ def _spans(uid: str, one: Recovery, resource: Resource) -> list[ReadableSpan]:
             resource=resource,
             attributes=more,
             instrumentation_scope=_SCOPE,
-            start_time=_nanoseconds(begin),
-            end_time=_nanoseconds(max(begin, end)),  # clocks of nodes differ
+            start_time=_to_nanoseconds(begin),
+            end_time=_to_nanoseconds(max(begin, end)),  # clocks of nodes differ
         )
 
-    back = [child("restore", one.formed, each.at, **_of_rank(each)) for each in one.restored]
-    restored = min(max([one.formed, *(each.at for each in one.restored)]), one.ended)
-    parts = [child("rendezvous", one.began, one.formed), *back]
-    if not one.lost and one.ended > restored:
-        parts.append(child("first step", restored, one.ended))
+    back = [
+        child("restore", recovery.formed, each.restored_at, **_rank_attributes(each))
+        for each in recovery.restored
+    ]
+    restored = min(
+        max([recovery.formed, *(each.restored_at for each in recovery.restored)]), recovery.ended
+    )
+    parts = [child("rendezvous", recovery.began, recovery.formed), *back]
+    if not recovery.lost and recovery.ended > restored:
+        parts.append(child("first step", restored, recovery.ended))
     whole = ReadableSpan(
-        "planned change" if one.planned else "recovery",
+        "planned change" if recovery.planned else "recovery",
         root,
         resource=resource,
-        attributes=_of(one),
-        events=[_event(one, place) for place in range(len(one.told))],
-        status=Status(StatusCode.ERROR, one.lost) if one.lost else Status(),
+        attributes=_recovery_attributes(recovery),
+        events=[_make_event(recovery, place) for place in range(len(recovery.events))],
+        status=Status(StatusCode.ERROR, recovery.lost) if recovery.lost else Status(),
         instrumentation_scope=_SCOPE,
-        start_time=_nanoseconds(one.began),
-        end_time=_nanoseconds(max(one.began, one.ended)),
+        start_time=_to_nanoseconds(recovery.began),
+        end_time=_to_nanoseconds(max(recovery.began, recovery.ended)),
     )
     return [whole, *parts]
 
 
-def _of(one: Recovery) -> dict[str, AttributeValue]:
+def _recovery_attributes(recovery: RecoveryRecord) -> dict[str, AttributeValue]:
     given: dict[str, AttributeValue] = {
-        "rover_kf.round": one.round,
-        "rover_kf.world_size": one.processes,
-        "rover_kf.nodes": one.pods,
+        "rover_kf.round": recovery.round,
+        "rover_kf.world_size": recovery.processes,
+        "rover_kf.nodes": recovery.pods,
     }
-    if one.seconds:
-        given["rover_kf.restart_seconds"] = one.seconds
-    if one.restored:
-        given["rover_kf.step"] = max(each.step for each in one.restored)
-    if one.lost:
-        given["error.type"] = one.lost.partition(":")[0]
+    if recovery.seconds:
+        given["rover_kf.restart_seconds"] = recovery.seconds
+    if recovery.restored:
+        given["rover_kf.step"] = max(each.step for each in recovery.restored)
+    if recovery.lost:
+        given["error.type"] = recovery.lost.partition(":")[0]
     return given
 
 
-def _of_rank(one: Restored) -> dict[str, AttributeValue]:
+def _rank_attributes(restored: Restored) -> dict[str, AttributeValue]:
     given: dict[str, AttributeValue] = {
-        "rover_kf.rank": one.rank,
-        "rover_kf.step": one.step,
-        "rover_kf.checkpoint.source": one.source,
+        "rover_kf.rank": restored.rank,
+        "rover_kf.step": restored.step,
+        "rover_kf.checkpoint.source": restored.source,
     }
-    if one.pod:
-        given["k8s.pod.name"] = one.pod
+    if restored.pod:
+        given["k8s.pod.name"] = restored.pod
     return given
 
 
-def _event(one: Recovery, place: int) -> Event:
-    event = one.told[place]
+def _make_event(recovery: RecoveryRecord, index: int) -> Event:
+    event = recovery.events[index]
     pod = {"k8s.pod.name": event.source} if event.source else {}
-    return Event(event.reason, {"rover_kf.message": event.message} | pod, _nanoseconds(event.at))
+    return Event(event.reason, {"rover_kf.message": event.message} | pod, _to_nanoseconds(event.at))
 
 
 def _context(trace: str, *parts: object) -> SpanContext:
@@ -140,8 +145,8 @@ def _context(trace: str, *parts: object) -> SpanContext:
     )
 
 
-def _nanoseconds(at: float) -> int:
-    return round(at * 1e6) * 1000
+def _to_nanoseconds(timestamp: float) -> int:
+    return round(timestamp * 1e6) * 1000
 
 
 def _digest(size: int, *parts: object) -> str:

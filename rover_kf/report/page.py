@@ -89,21 +89,23 @@ class JobRow:
     bad: bool = False
 
 
-def render_jobs(rows: Sequence[JobRow], *, columns: Sequence[str], place: str, live: Live) -> str:
+def render_jobs(
+    rows: Sequence[JobRow], *, columns: Sequence[str], caption: str, live: LiveOptions
+) -> str:
     """Render the page.
 
     Args:
         rows: jobs as they are shown.
         columns: what the cells are, the job's name first.
-        place: where the jobs are, one sentence.
+        caption: where the jobs are, one sentence.
         live: how the page follows them.
     """
     template = environment().get_template("jobs.html.j2")
-    return template.render(rows=rows, columns=columns, place=place, live=live)
+    return template.render(rows=rows, columns=columns, place=caption, live=live)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Comparison:
+class PolicyComparison:
     """What the page shows."""
 
     title: str
@@ -112,17 +114,17 @@ class Comparison:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     """Cells as they are shown; the first one names the row."""
-    drawings: tuple[Chart, ...]
+    charts: tuple[Chart, ...]
 
 
-def render_comparison(comparison: Comparison) -> str:
+def render_comparison(comparison: PolicyComparison) -> str:
     """Render the page."""
     template = environment().get_template("comparison.html.j2")
-    return template.render(page=comparison, **frame())
+    return template.render(page=comparison, **chart_frame())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Live:
+class LiveOptions:
     """A page that is shown by a server, and brings itself up to date."""
 
     seconds: float
@@ -136,7 +138,7 @@ def render(
     *,
     now: float | None = None,
     recommendation: Recommendation | None = None,
-    live: Live | None = None,
+    live: LiveOptions | None = None,
 ) -> str:
     """Render a run as a self-contained HTML page.
 
@@ -147,31 +149,31 @@ def render(
         live: how the page follows the run; None: it is a file, without any script.
     """
     parts = report_sections.goodput(record)
-    expected = throughput_chart.expected(record.windows)
+    expected = throughput_chart.expect_rates(record.windows)
     return (
         environment()
         .get_template("page.html.j2")
         .render(
             record=record,
             written=record.updated_at if now is None else now,
-            start=event_parsing.period(record)[0],
+            start=event_parsing.time_range(record)[0],
             figures=report_sections.figures(record),
-            rounds=event_parsing.rounds(record),
-            timeline=timeline.draw(record),
-            throughput=throughput_chart.draw(record, expected),
+            rounds=event_parsing.read_rounds(record),
+            timeline=timeline.draw_timeline(record),
+            throughput=throughput_chart.draw_throughput(record, expected),
             expected=expected,
             unit=throughput_chart.unit(record.windows),
-            stall=checkpoint_chart.stall(record),
-            lag=checkpoint_chart.lag(record),
-            memory=memory_chart.draw(record),
+            stall=checkpoint_chart.draw_stalls(record),
+            lag=checkpoint_chart.draw_lag(record),
+            memory=memory_chart.draw_memory(record),
             memory_rows=memory_chart.rows(record),
             goodput=parts,
-            goodput_bars=charts.stacked(parts),
+            goodput_bars=charts.stack_bars(parts),
             recommendation=recommendation,
             sections=report_sections,
             text=number_text,
             live=live,
-            **frame(),
+            **chart_frame(),
         )
     )
 
@@ -187,7 +189,7 @@ def environment() -> jinja2.Environment:
     )
 
 
-def frame() -> dict[str, int]:
+def chart_frame() -> dict[str, int]:
     """Edges of a drawing, as the template of drawings calls them."""
     return {
         "width": charts.WIDTH,

@@ -43,12 +43,12 @@ class Restored:
     step: int
     source: str
     """``memory``, ``peer`` or ``storage``."""
-    at: float
+    restored_at: float
     pod: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryRecord:
     """From the end of one world until the next one trains, or ends without having trained."""
 
     round: int
@@ -63,16 +63,16 @@ class Recovery:
     lost: str
     """What ended it before every rank made a step; empty: nothing did."""
     restored: tuple[Restored, ...] = ()
-    told: tuple[Event, ...] = ()
+    events: tuple[Event, ...] = ()
     """Why, and what happened meanwhile."""
 
     @property
     def planned(self) -> bool:
         """Whether no failure led to it."""
-        return not any(event.reason in event_parsing.FAILURES for event in self.told)
+        return not any(event.reason in event_parsing.FAILURES for event in self.events)
 
 
-def recoveries(record: RunRecord) -> tuple[Recovery, ...]:
+def read_recoveries(record: RunRecord) -> tuple[RecoveryRecord, ...]:
     """The run's changes of its world, oldest first; neither its first world nor what is under way.
 
     Looks at one run tell the same of a change that is over. Of a run whose middle is thinned those
@@ -85,38 +85,42 @@ def recoveries(record: RunRecord) -> tuple[Recovery, ...]:
     for last, this, following in zip(worlds, worlds[1:], [*worlds[2:], None], strict=False):
         before, world, after = events[last + 1 : this], events[this], events[this + 1 :]
         inside = after if following is None else events[this + 1 : following]
-        one = _measured(before, world, inside)
+        one = _measured_recovery(before, world, inside)
         if one is None and whole:
-            ending = [event for event in inside if _ends(event)]
+            ending = [event for event in inside if _ends_world(event)]
             ending += [] if following is None else [events[following]]
-            trained = _trained(record, world.at, after, ending[0].at if ending else None)
-            one = _unmeasured(record, (before, world, inside), trained, ending[:1])
+            trained = _first_step_time(record, world.at, after, ending[0].at if ending else None)
+            one = _unmeasured_recovery(record, (before, world, inside), trained, ending[:1])
         if one is not None:
             found.append(one)
     return tuple(found)
 
 
-def _measured(before: list[Event], world: Event, after: list[Event]) -> Recovery | None:
+def _measured_recovery(
+    before: list[Event], world: Event, after: list[Event]
+) -> RecoveryRecord | None:
     """A change of which the coordinator told that every rank made a step."""
     number, processes, pods = _world(world)
-    back, took = next(((one, took) for one in after if (took := _took(one, number))), (None, 0.0))
+    back, took = next(
+        ((one, took) for one in after if (took := _recovery_seconds(one, number))), (None, 0.0)
+    )
     if back is None:
         return None
     stopped = back.at - took
     causes = [event for event in before if event.at >= stopped - DRAIN_SECONDS]
-    return Recovery(
-        number, processes, pods, _began(causes, min(stopped, world.at)), world.at,
-        max(back.at, world.at), took, "", _restored([*before, *after], number),
-        _told([*causes, *after], back.at),
+    return RecoveryRecord(
+        number, processes, pods, _start_time(causes, min(stopped, world.at)), world.at,
+        max(back.at, world.at), took, "", _restored_ranks([*before, *after], number),
+        _related_events([*causes, *after], back.at),
     )  # fmt: skip
 
 
-def _unmeasured(
+def _unmeasured_recovery(
     record: RunRecord,
     around: tuple[list[Event], Event, list[Event]],
     trained: float | None,
     ending: list[Event],
-) -> Recovery | None:
+) -> RecoveryRecord | None:
     """A change whose coordinator did not see it begin, or did not see it train.
 
     Args:
@@ -130,8 +134,8 @@ def _unmeasured(
     """
     before, world, after = around
     number, processes, pods = _world(world)
-    restored = _restored([*before, *after], number)
-    back, lost = max([world.at, *(one.at for one in restored)]), ""
+    restored = _restored_ranks([*before, *after], number)
+    back, lost = max([world.at, *(one.restored_at for one in restored)]), ""
     if trained:
         ended = trained
     elif not ending:
@@ -143,13 +147,14 @@ def _unmeasured(
         lost, ended = f"{reason}: {ending[0].message}", max(ending[0].at, world.at)
     steady = max((one.ended_at for one in record.windows if one.ended_at <= world.at), default=0.0)
     causes = [event for event in before if event.at >= steady]
-    return Recovery(
-        number, processes, pods, _began(causes, world.at), world.at, ended, 0.0, lost, restored,
-        _told([*causes, *after], ended),
+    return RecoveryRecord(
+        number, processes, pods, _start_time(causes, world.at), world.at, ended, 0.0, lost,
+        restored,
+        _related_events([*causes, *after], ended),
     )  # fmt: skip
 
 
-def _trained(
+def _first_step_time(
     record: RunRecord, formed: float, after: list[Event], ended: float | None
 ) -> float | None:
     """When a world's steps were seen first; 0: at a time that is not known; None: never."""
@@ -158,21 +163,21 @@ def _trained(
     if seen:
         return min(seen)
     # The next change that was measured began when training stopped: after this world, or before.
-    stops = [event.at - took for event in after if (took := _took(event))]
+    stops = [event.at - took for event in after if (took := _recovery_seconds(event))]
     return 0.0 if stops and stops[0] > formed else None
 
 
-def _began(causes: list[Event], latest: float) -> float:
+def _start_time(causes: list[Event], latest: float) -> float:
     """When the coordinator told of it; what others saw (without a source) they saw later."""
     seen = [event.at for event in causes if event.reason in CHANGES and event.source]
     return min([latest, *seen])
 
 
-def _told(events: list[Event], until: float) -> tuple[Event, ...]:
+def _related_events(events: list[Event], until: float) -> tuple[Event, ...]:
     return tuple(event for event in events if event.reason in CHANGES and event.at <= until)
 
 
-def _ends(event: Event) -> bool:
+def _ends_world(event: Event) -> bool:
     """Whether a world is over by it that never trained."""
     if event.reason in (names.EVENT_JOB_FAILED, names.EVENT_FINISHED):
         return True
@@ -190,14 +195,14 @@ def _world(event: Event) -> tuple[int, int, int]:
     return number, processes, pods
 
 
-def _took(event: Event, number: int | None = None) -> float:
+def _recovery_seconds(event: Event, number: int | None = None) -> float:
     """Seconds that a change took; 0: the Event tells none, or of another world than that one."""
     found = _RECOVERED.search(event.message) if event.reason == names.EVENT_RECOVERED else None
     ours = found is not None and number in (None, int(found[1]))
     return max(float(found[2]), 1e-3) if found is not None and ours else 0.0
 
 
-def _restored(events: list[Event], number: int) -> tuple[Restored, ...]:
+def _restored_ranks(events: list[Event], number: int) -> tuple[Restored, ...]:
     """Of each rank of a round its last; their pods' clocks may be before the coordinator's."""
     found = {}
     for event in events:

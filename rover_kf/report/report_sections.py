@@ -44,7 +44,7 @@ def goodput(record: RunRecord) -> tuple[tuple[str, str, float], ...]:
 def figures(record: RunRecord) -> tuple[tuple[str, str], ...]:
     """The run in a few numbers."""
     total = f" of {record.total_steps}" if record.total_steps is not None else ""
-    start, end = event_parsing.period(record)
+    start, end = event_parsing.time_range(record)
     measured = bool(record.goodput.total)
     saved = bool(record.snapshot_bytes)
     return (
@@ -86,14 +86,14 @@ def slow_ranks(record: RunRecord) -> tuple[SlowRank, ...]:
     """Those told most often first."""
     told: dict[int, list[Event]] = {}
     for event in record.events:
-        rank = event_parsing.rank(event)
+        rank = event_parsing.event_rank(event)
         if event.reason == names.EVENT_STRAGGLER and rank is not None:
             told.setdefault(rank, []).append(event)
     found = [
         SlowRank(rank, len(events), events[0].at, events[-1].at, events[-1].message)
         for rank, events in told.items()
     ]
-    return tuple(sorted(found, key=lambda one: (-one.times, one.rank)))
+    return tuple(sorted(found, key=lambda rank: (-rank.times, rank.rank)))
 
 
 def about_nodes(record: RunRecord) -> tuple[Event, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-MANY = 40
+MAX_MARKS = 40
 """Marks of a drawing."""
 
 
@@ -14,7 +14,7 @@ MANY = 40
 class Tick:
     """A labelled place on an axis."""
 
-    at: float
+    position: float
     label: str
 
 
@@ -77,6 +77,6 @@ class Chart:
     """Where one row ends and the next begins."""
 
     @property
-    def crowded(self) -> bool:
+    def is_crowded(self) -> bool:
         """Whether lines from top to bottom would hide what is behind them."""
-        return len(self.marks) > MANY
+        return len(self.marks) > MAX_MARKS

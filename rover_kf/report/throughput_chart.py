@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.report import charts, event_parsing, number_text
-from rover_kf.report.charts import Content, Curve, Span, Words
+from rover_kf.report.charts import ChartData, ChartSpan, Curve, Labels
 from rover_kf.report.svg_shapes import Chart
 from rover_kf.scaling import throughput
 
-MOST = 24
+MAX_WORLDS = 24
 """Worlds whose throughput is foretold; the newest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Expected:
+class ThroughputExpectation:
     """What a world was to give, and what it gave; all rates in the record's unit."""
 
     start: float
@@ -37,7 +37,7 @@ class Expected:
     upper: float
     measured: float
     """Median of its windows."""
-    known: bool
+    measured_before: bool
     """Whether the size had been measured before."""
 
     @property
@@ -51,60 +51,61 @@ def unit(windows: Sequence[Throughput]) -> str:
     return "samples/s" if any(window.global_batch for window in windows) else "steps/s"
 
 
-def rate(window: Throughput, of: str) -> float:
+def rate_before_raise(window: Throughput, unit: str) -> float:
     """Of a window, in that unit."""
-    if of == "samples/s":
+    if unit == "samples/s":
         return window.samples_per_second
     return 1 / window.step_seconds if window.step_seconds else 0.0
 
 
-def expected(windows: Sequence[Throughput]) -> tuple[Expected, ...]:
+def expect_rates(windows: Sequence[Throughput]) -> tuple[ThroughputExpectation, ...]:
     """For each world but the first, in the order of time."""
     counted = unit(windows)
     found, before = [], 0
     stretches = [list(group) for _, group in itertools.groupby(windows, _world)]
     for number, group in enumerate(stretches):
         earlier, before = windows[:before], before + len(group)
-        model = throughput.fit(earlier) if number >= max(1, len(stretches) - MOST) else None
+        model = throughput.fit(earlier) if number >= max(1, len(stretches) - MAX_WORLDS) else None
         if model is None or group[0].world_size < 1:
             continue
         told = model.predict(group[0].world_size)
         found.append(
-            Expected(
+            ThroughputExpectation(
                 group[0].started_at,
                 group[-1].ended_at,
                 told.world_size,
                 rate=told.samples_per_second,
                 lower=told.lower,
                 upper=told.upper,
-                measured=statistics.median(rate(window, counted) for window in group),
-                known=told.measured,
+                measured=statistics.median(rate_before_raise(window, counted) for window in group),
+                measured_before=told.measured,
             )
         )
     return tuple(found)
 
 
-def draw(record: RunRecord, told: Sequence[Expected]) -> Chart:
+def draw_throughput(record: RunRecord, expectations: Sequence[ThroughputExpectation]) -> Chart:
     """Windows as boxes, expectations as bands with a line."""
     counted = unit(record.windows)
     spans = [
-        Span(
+        ChartSpan(
             window.started_at,
             window.ended_at,
-            rate(window, counted),
+            rate_before_raise(window, counted),
             "rate",
-            f"{number_text.number(rate(window, counted), counted)} of {window.world_size} ranks",
+            f"{number_text.number(rate_before_raise(window, counted), counted)} of "
+            f"{window.world_size} ranks",
         )
         for window in record.windows
     ]
-    for one in told:
+    for one in expectations:
         title = (
             f"expected of {one.world_size} ranks: {number_text.number(one.rate)}, "
             f"{number_text.number(one.lower)} to {number_text.number(one.upper)} {counted}"
         )
-        spans.append(Span(one.start, one.end, one.upper, "band", title, low=one.lower))
-        spans.append(Span(one.start, one.end, one.rate, "promise", title, thin=True))
-    words = Words(
+        spans.append(ChartSpan(one.start, one.end, one.upper, "band", title, low=one.lower))
+        spans.append(ChartSpan(one.start, one.end, one.rate, "promise", title, thin=True))
+    words = Labels(
         "throughput",
         f"Throughput ({counted})",
         "Boxes are windows of steady steps, of a long run several as one; the curve is what was "
@@ -121,8 +122,10 @@ def draw(record: RunRecord, told: Sequence[Expected]) -> Chart:
     seen = tuple((look.at, look.samples_per_second) for look in record.looks)
     told_so = counted == "samples/s" and len(seen) > 1
     curves = (Curve(seen, "seen", "throughput over the last steps at each look"),) * told_so
-    content = Content(spans=spans, moments=event_parsing.moments(record, "bad"), curves=curves)
-    return charts.draw(words, content, period=event_parsing.period(record))
+    content = ChartData(
+        spans=spans, markers=event_parsing.make_markers(record, "bad"), curves=curves
+    )
+    return charts.draw_chart(words, content, period=event_parsing.time_range(record))
 
 
 def _world(window: Throughput) -> int:

@@ -43,11 +43,11 @@ class Claim:
     """Seconds without a replica."""
 
     @property
-    def fewest(self) -> int:
+    def min_replicas(self) -> int:
         """The least size that it can train with."""
         return next(iter(self.rates))
 
-    def worth(self, replicas: int) -> float:
+    def value(self, replicas: int) -> float:
         """Weighted share of the work that is done in a second at the size."""
         if not replicas:
             return 0.0
@@ -68,8 +68,8 @@ def allocate(claims: Sequence[Claim], capacity: int) -> dict[str, int]:
     Returns:
         An allowed size, or 0, for each name; together at most the capacity.
     """
-    sizes, free = _fewest(claims, capacity)
-    steps = [step for i, claim in enumerate(claims) if (step := _step(claim, i, sizes, free))]
+    sizes, free = _grant_minimum(claims, capacity)
+    steps = [step for i, claim in enumerate(claims) if (step := _best_step(claim, i, sizes, free))]
     heapq.heapify(steps)
     while steps:
         _, i, size = heapq.heappop(steps)
@@ -77,35 +77,35 @@ def allocate(claims: Sequence[Claim], capacity: int) -> dict[str, int]:
         if size - sizes[claim.name] <= free:
             free -= size - sizes[claim.name]
             sizes[claim.name] = size
-        if step := _step(claim, i, sizes, free):
+        if step := _best_step(claim, i, sizes, free):
             heapq.heappush(steps, step)
     return sizes
 
 
-def _fewest(claims: Sequence[Claim], capacity: int) -> tuple[dict[str, int], int]:
+def _grant_minimum(claims: Sequence[Claim], capacity: int) -> tuple[dict[str, int], int]:
     """Each job's fewest replicas, while there is room: those first that gain most by them."""
     sizes, free = {claim.name: 0 for claim in claims}, capacity
-    order = sorted(claims, key=lambda claim: -claim.worth(claim.fewest) / claim.fewest)
+    order = sorted(claims, key=lambda claim: -claim.value(claim.min_replicas) / claim.min_replicas)
     for claim in order:
-        if claim.fewest <= free:
-            sizes[claim.name] = claim.fewest
-            free -= claim.fewest
+        if claim.min_replicas <= free:
+            sizes[claim.name] = claim.min_replicas
+            free -= claim.min_replicas
     return sizes, free
 
 
-def _step(
-    claim: Claim, place: int, sizes: Mapping[str, int], free: int
+def _best_step(
+    claim: Claim, index: int, sizes: Mapping[str, int], free: int
 ) -> tuple[float, int, int] | None:
     """The step up that is worth most for each replica, of those that fit; None if none gains."""
     present = sizes[claim.name]
-    here = claim.worth(present)
+    here = claim.value(present)
     best = max(
         (
-            ((claim.worth(size) - here) / (size - present), -size)
+            ((claim.value(size) - here) / (size - present), -size)
             for size in claim.rates
-            if present < size <= present + free and (present or size == claim.fewest)
+            if present < size <= present + free and (present or size == claim.min_replicas)
         ),
         default=(0.0, 0),
     )
     gain, size = best
-    return (-gain, place, -size) if gain > 0 else None
+    return (-gain, index, -size) if gain > 0 else None

@@ -35,7 +35,7 @@ JOINT_RIDGE = (0.05, 0.0, 0.05, 0.05, 0.1)
 """The same on (c0, c1, r0, r1, r2) where all are fitted at once."""
 FIXED_SHARE = 0.15
 """Of a step that is taken not to shrink with the batch, until rows of other batches tell."""
-LEAST_NETWORK = 0.02
+MIN_NETWORK_SHARE = 0.02
 """Share of a step that the network takes at least: what is left after rounding is not 0."""
 
 Array = npt.NDArray[np.float64]
@@ -52,7 +52,7 @@ class StepRow:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StepLaw:
+class AllReduceModel:
     """Fitted coefficients."""
 
     compute: tuple[float, float]
@@ -70,7 +70,7 @@ class StepLaw:
         return float(max(power ** (1 / self.overlap), 1e-9))
 
 
-def fit_law(rows: Sequence[StepRow]) -> StepLaw:
+def fit_model(rows: Sequence[StepRow]) -> AllReduceModel:
     """Fit the law to at least one row."""
     alone = [row for row in rows if row.world_size == 1]
     if len(rows) > len(alone) and len({row.batch for row in alone}) > 1:
@@ -78,7 +78,7 @@ def fit_law(rows: Sequence[StepRow]) -> StepLaw:
     return _joint(rows)
 
 
-def _profiled(rows: Sequence[StepRow], alone: Sequence[StepRow]) -> StepLaw:
+def _profiled(rows: Sequence[StepRow], alone: Sequence[StepRow]) -> AllReduceModel:
     """Compute by the single ranks, then the network for each overlap."""
     batches, seconds = _columns(alone)
     design = np.stack([np.ones_like(batches), batches], 1) / seconds[:, None]
@@ -88,9 +88,9 @@ def _profiled(rows: Sequence[StepRow], alone: Sequence[StepRow]) -> StepLaw:
     compute = np.maximum(c0 + c1 * batches, 1e-9)
     terms = np.array([_network_terms(row.nodes, row.world_size) for row in others])
     ridge = math.sqrt(len(others)) * np.diag(NETWORK_RIDGE) / float(np.median(seconds))
-    found: list[tuple[float, StepLaw]] = []
+    found: list[tuple[float, AllReduceModel]] = []
     for g in OVERLAPS:
-        least = (LEAST_NETWORK * seconds) ** g
+        least = (MIN_NETWORK_SHARE * seconds) ** g
         network = np.maximum(seconds**g - compute**g, least) ** (1 / g)
         # An error of T_n counts by what it does to T.
         weight = (network / seconds) ** (g - 1) / seconds
@@ -99,12 +99,12 @@ def _profiled(rows: Sequence[StepRow], alone: Sequence[StepRow]) -> StepLaw:
         solution = least_squares.solve(design, target)
         guess = (compute**g + (terms @ solution) ** g) ** (1 / g)
         error = math.sqrt(float(np.mean(np.log(guess / seconds) ** 2)))
-        law = StepLaw((c0, c1), (solution[0], solution[1], solution[2]), g)
+        law = AllReduceModel((c0, c1), (solution[0], solution[1], solution[2]), g)
         found.append((error + OVERLAP_PRICE * (g - 1), law))
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def _joint(rows: Sequence[StepRow]) -> StepLaw:
+def _joint(rows: Sequence[StepRow]) -> AllReduceModel:
     """All terms at once, without overlap."""
     batches, seconds = _columns(rows)
     terms = [(1.0, row.batch, *_network_terms(row.nodes, row.world_size)) for row in rows]
@@ -117,7 +117,7 @@ def _joint(rows: Sequence[StepRow]) -> StepLaw:
     design = np.vstack([np.array(terms) / seconds[:, None], ridge]) * scale
     target = np.concatenate([np.ones(len(rows)), prior])
     c0, c1, r0, r1, r2 = least_squares.solve(design, target) * scale
-    return StepLaw((float(c0), float(c1)), (float(r0), float(r1), float(r2)), 1.0)
+    return AllReduceModel((float(c0), float(c1)), (float(r0), float(r1), float(r2)), 1.0)
 
 
 def _columns(rows: Sequence[StepRow]) -> tuple[Array, Array]:

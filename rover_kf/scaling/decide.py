@@ -20,10 +20,15 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.scaling.candidates import Home, Offer, between, offers
-from rover_kf.scaling.decision_input import ROLL_BACK, SCALE, Case
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.scaling_state import Move, Observation, ScalingState
+from rover_kf.scaling.candidates import (
+    Candidate,
+    FallbackSize,
+    candidates,
+    candidates_between,
+)
+from rover_kf.scaling.decision_input import ROLL_BACK, SCALE, DecisionInput
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.scaling_state import JobObservation, Move, ScalingState
 
 NOTHING_NEW = "no new window since the last look"
 """Reason of a decision that repeats the last one; callers need not keep it."""
@@ -39,7 +44,7 @@ CLEAR = 0.85
 
 
 def decide(
-    observation: Observation, policy: WatchPolicy, state: ScalingState, *, now: float
+    observation: JobObservation, policy: AutoscalingPolicy, state: ScalingState, *, now: float
 ) -> tuple[ScaleDecision, ScalingState]:
     """Decide on one look at a job.
 
@@ -53,7 +58,7 @@ def decide(
         The decision and the state to keep. If the action is not ``stay``, the state holds the move;
         the caller makes it and then keeps ``state.with_change(now)``.
     """
-    case = Case.of(observation, policy, state, now)
+    case = DecisionInput.from_observation(observation, policy, state, now)
     move = state.move
     if move is not None and not move.changed_at:
         return case.stay(f"the change to {move.target} replicas is being made"), state
@@ -78,12 +83,12 @@ def decide(
     return _optimise(dataclasses.replace(case, state=state))
 
 
-def _verify(case: Case, move: Move) -> tuple[ScaleDecision, ScalingState]:
+def _verify(case: DecisionInput, move: Move) -> tuple[ScaleDecision, ScalingState]:
     """Judge a change that was made: keep it, take it back, or wait for windows."""
     policy, now = case.policy, case.now
-    if len(case.windows) < policy.settle_windows and not _clear(case, move):
+    if len(case.windows) < policy.settle_windows and not _clearly_disappoints(case, move):
         waited = now - move.changed_at
-        if case.windows or case.seen.steady or waited <= policy.join_seconds:
+        if case.windows or case.observation.steady or waited <= policy.join_seconds:
             have = f"{len(case.windows)} of {policy.settle_windows} windows"
             return case.stay(f"verifying {move.target} replicas: {have}"), case.state
         why = f"{move.target} replicas did not train together within {waited:.0f} s"
@@ -93,11 +98,11 @@ def _verify(case: Case, move: Move) -> tuple[ScaleDecision, ScalingState]:
         f"{move.predicted:.1f} predicted, {move.needed:.1f} needed"
     )
     done = dataclasses.replace(
-        case.state, move=None, seen_until=case.windows[-1].ended_at, votes=0, voted=0
+        case.state, move=None, seen_until=case.windows[-1].ended_at, votes=0, vote_direction=0
     )
     if case.rate >= move.needed * (1 - TOLERANCE):
-        return case.stay(f"verified: {numbers}"), dataclasses.replace(done, kept=True)
-    home = Home(*move.fallback)
+        return case.stay(f"verified: {numbers}"), dataclasses.replace(done, verified=True)
+    home = FallbackSize(*move.fallback)
     saved = case.cost(move.target, case.rate) - case.cost(home.size, home.rate)
     if saved <= case.change_cost(home.size) or case.nearly_done:
         done = done.with_ban(move.target, policy.ban_seconds, now)
@@ -105,22 +110,22 @@ def _verify(case: Case, move: Move) -> tuple[ScaleDecision, ScalingState]:
     return _roll_back(case, move, numbers)
 
 
-def _clear(case: Case, move: Move) -> bool:
+def _clearly_disappoints(case: DecisionInput, move: Move) -> bool:
     """Whether a single window is so far below what was needed that noise cannot be the cause."""
     return bool(case.windows) and case.rate < move.needed * CLEAR
 
 
-def _roll_back(case: Case, move: Move, why: str) -> tuple[ScaleDecision, ScalingState]:
+def _roll_back(case: DecisionInput, move: Move, why: str) -> tuple[ScaleDecision, ScalingState]:
     """Ban the size and leave it: for home, or for a size on the way that promises more."""
     state = case.state.with_ban(move.target, case.policy.ban_seconds, case.now)
     minutes = (state.bans[-1].until - case.now) / 60
     why = f"{why}; not tried again for {minutes:.0f} min"
-    case = dataclasses.replace(case, state=dataclasses.replace(state, votes=0, voted=0))
-    home = Home(*move.fallback)
-    offer = _better_between(case, home)
+    case = dataclasses.replace(case, state=dataclasses.replace(state, votes=0, vote_direction=0))
+    home = FallbackSize(*move.fallback)
+    offer = _better_candidate(case, home)
     if offer is not None:
         reason = f"{offer.size} replicas promise more than going back to {home.size}: {why}"
-        return go(case, offer.size, offer.rate, home=home, reason=reason)
+        return start_move(case, offer.size, offer.rate, fallback=home, reason=reason)
     reason = f"going back to {home.size} replicas: {why}"
     decision = case.decision(ROLL_BACK, home.size, reason, home.rate)
     back = Move(
@@ -135,83 +140,91 @@ def _roll_back(case: Case, move: Move, why: str) -> tuple[ScaleDecision, Scaling
     return decision, dataclasses.replace(case.state, move=back)
 
 
-def _better_between(case: Case, home: Home) -> Offer | None:
+def _better_candidate(case: DecisionInput, fallback: FallbackSize) -> Candidate | None:
     """A size on the way that is expected to be cheaper than home: the restart is due anyway."""
-    model = case.seen.model
+    model = case.observation.model
     if model is None or not case.windows:
         return None
-    there = case.cost(home.size, home.rate) + case.change_cost(home.size)
-    found = between(case, model, home)
-    return found[0] if found and found[0].total < there else None
+    there = case.cost(fallback.size, fallback.rate) + case.change_cost(fallback.size)
+    found = candidates_between(case, model, fallback)
+    return found[0] if found and found[0].expected_cost < there else None
 
 
-def _into_bounds(case: Case) -> tuple[ScaleDecision, ScalingState]:
+def _into_bounds(case: DecisionInput) -> tuple[ScaleDecision, ScalingState]:
     """The owner's bounds go before every reckoning, and before the limit of a factor of two."""
-    current, allowed = case.seen.replicas, case.policy.allowed()
+    current, allowed = case.observation.replicas, case.policy.allowed()
     target = allowed[0] if current < allowed[0] else allowed[-1]
     reason = f"{current} replicas are outside of the allowed {allowed[0]}..{allowed[-1]}"
-    model = case.seen.model
+    model = case.observation.model
     rate = case.rate
     if model is not None:
-        rate = model.predict(case.world(target)).samples_per_second
-    return go(case, target, rate, home=None, reason=reason)
+        rate = model.predict(case.world_size(target)).samples_per_second
+    return start_move(case, target, rate, fallback=None, reason=reason)
 
 
-def _optimise(case: Case) -> tuple[ScaleDecision, ScalingState]:
+def _optimise(case: DecisionInput) -> tuple[ScaleDecision, ScalingState]:
     """Find the cheapest size within reach and see whether going there pays."""
-    seen, policy = case.seen, case.policy
+    seen, policy = case.observation, case.policy
     blocked = _blocked(case)
     model = None if blocked else seen.model
     if model is None:
         return case.stay(blocked or "no throughput measured yet"), case.state
     present = case.cost(seen.replicas, case.rate)
-    found = offers(case, model)
+    found = candidates(case, model)
     if not found:
-        return _no_vote(case, f"no other size than {seen.replicas} may be tried now")
+        return _reset(case, f"no other size than {seen.replicas} may be tried now")
     offer = found[0]
     size, rate = offer.size, offer.rate
-    saving = (present - offer.total) / present
+    saving = (present - offer.expected_cost) / present
     numbers = (
         f"{seen.replicas} -> {size} replicas: {case.rate:.1f} -> {rate:.1f} samples/s predicted, "
-        f"{case.seconds_left:.0f} s of work left, {case.restart:.1f} s a change, "
-        f"saves {saving:.0%} of the cost{case.starved if size > seen.replicas else ''}"
+        f"{case.seconds_left:.0f} s of work left, {case.restart_seconds:.1f} s a change, "
+        f"saves {saving:.0%} of the cost{case.data_wait_note if size > seen.replicas else ''}"
     )
     if saving <= policy.hysteresis:
-        return _no_vote(case, f"{numbers}; less than {policy.hysteresis:.0%} is not worth it")
+        return _reset(case, f"{numbers}; less than {policy.hysteresis:.0%} is not worth it")
     earned = case.seconds_left * (rate - case.rate)
-    if size > seen.replicas and earned <= 2 * case.restart * rate:
-        return _no_vote(case, f"{numbers}; too little work left to earn the change back")
-    return _vote(case, size, rate, numbers)
+    if size > seen.replicas and earned <= 2 * case.restart_seconds * rate:
+        return _reset(case, f"{numbers}; too little work left to earn the change back")
+    return _confirm(case, size, rate, numbers)
 
 
-def _blocked(case: Case) -> str:
+def _blocked(case: DecisionInput) -> str:
     """Why no change may be made now whatever it would gain; empty if it may."""
     if case.nearly_done:
-        return f"step {case.seen.step} of {case.seen.total_steps}: nearly done"
-    wait = max(case.policy.cooldown_seconds, 5 * case.restart)
+        return f"step {case.observation.step} of {case.observation.total_steps}: nearly done"
+    wait = max(case.policy.cooldown_seconds, 5 * case.restart_seconds)
     since = case.now - case.state.changed_at
-    if case.state.changed_at and since < wait and not case.state.kept:
+    if case.state.changed_at and since < wait and not case.state.verified:
         return f"{since:.0f} s since the last change, {wait:.0f} s are kept between two"
     return ""
 
 
-def _vote(case: Case, size: int, rate: float, numbers: str) -> tuple[ScaleDecision, ScalingState]:
+def _confirm(
+    case: DecisionInput, size: int, rate: float, numbers: str
+) -> tuple[ScaleDecision, ScalingState]:
     """A reversal of direction needs two windows in a row that want it."""
-    direction = 1 if size > case.seen.replicas else -1
-    votes = min(case.state.votes + 1, VOTES) if case.state.voted == direction else 1
-    state = dataclasses.replace(case.state, votes=votes, voted=direction)
+    direction = 1 if size > case.observation.replicas else -1
+    votes = min(case.state.votes + 1, VOTES) if case.state.vote_direction == direction else 1
+    state = dataclasses.replace(case.state, votes=votes, vote_direction=direction)
     if case.state.direction == -direction and votes < VOTES:
         return case.stay(f"{numbers}; a change of direction waits for a second window"), state
     case = dataclasses.replace(case, state=state)
-    return go(case, size, rate, home=Home(case.seen.replicas, case.rate), reason=numbers)
+    return start_move(
+        case,
+        size,
+        rate,
+        fallback=FallbackSize(case.observation.replicas, case.rate),
+        reason=numbers,
+    )
 
 
-def _no_vote(case: Case, reason: str) -> tuple[ScaleDecision, ScalingState]:
-    return case.stay(reason), dataclasses.replace(case.state, votes=0, voted=0)
+def _reset(case: DecisionInput, reason: str) -> tuple[ScaleDecision, ScalingState]:
+    return case.stay(reason), dataclasses.replace(case.state, votes=0, vote_direction=0)
 
 
-def go(
-    case: Case, target: int, rate: float, *, home: Home | None, reason: str
+def start_move(
+    case: DecisionInput, target: int, rate: float, *, fallback: FallbackSize | None, reason: str
 ) -> tuple[ScaleDecision, ScalingState]:
     """Go to the target; it needs to be no dearer than home, if there is one.
 
@@ -219,24 +232,25 @@ def go(
         case: as it is.
         target: Worker replicas.
         rate: samples per second that are predicted there.
-        home: what is gone back to if the target disappoints; None: it is gone to for other reasons.
+        fallback: what is gone back to if the target disappoints; None: it is gone to for other
+            reasons.
         reason: one sentence.
     """
     needed = 0.0
-    if home is not None:
-        extra = case.seen.masters + case.policy.value_of_time
-        needed = home.rate * (target + extra) / (home.size + extra)
-    elsewhere = home is not None and home.size != case.seen.replicas
+    if fallback is not None:
+        extra = case.observation.masters + case.policy.value_of_time
+        needed = fallback.rate * (target + extra) / (fallback.size + extra)
+    elsewhere = fallback is not None and fallback.size != case.observation.replicas
     move = Move(
-        origin=case.seen.replicas,
+        origin=case.observation.replicas,
         target=target,
         decided_at=case.now,
         baseline=case.rate,
         predicted=rate,
         needed=needed,
         reason=reason,
-        home=home.size if home is not None and elsewhere else 0,
-        home_rate=home.rate if home is not None and elsewhere else 0.0,
+        fallback_size=fallback.size if fallback is not None and elsewhere else 0,
+        fallback_rate=fallback.rate if fallback is not None and elsewhere else 0.0,
     )
     decision = case.decision(SCALE, target, reason, rate)
     return decision, dataclasses.replace(case.state, move=move)

@@ -10,8 +10,8 @@ import statistics
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import window_medians
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.scaling_state import Observation, ScalingState
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 STAY, SCALE, ROLL_BACK = "stay", "scale", "roll_back"
 
@@ -29,41 +29,43 @@ LATE_PRICE = 1000.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Case:
+class DecisionInput:
     """Everything that one decision reckons with."""
 
-    seen: Observation
-    policy: WatchPolicy
+    observation: JobObservation
+    policy: AutoscalingPolicy
     state: ScalingState
     now: float
     windows: tuple[Throughput, ...]
     """At the present size, since the last change."""
 
     @classmethod
-    def of(cls, seen: Observation, policy: WatchPolicy, state: ScalingState, now: float) -> Case:
+    def from_observation(
+        cls, observation: JobObservation, policy: AutoscalingPolicy, state: ScalingState, now: float
+    ) -> DecisionInput:
         """The case with the windows that speak of the present size."""
-        return cls(seen, policy, state, now, windows_here(seen, state))
+        return cls(observation, policy, state, now, current_windows(observation, state))
 
     @property
     def rate(self) -> float:
         """Samples per second now; 0 if not measured."""
-        return window_medians.measured(self.windows) if self.windows else 0.0
+        return window_medians.median_throughput(self.windows) if self.windows else 0.0
 
     @property
-    def restart(self) -> float:
+    def restart_seconds(self) -> float:
         """Seconds that a change costs."""
-        return self.seen.restart_seconds or self.policy.restart_prior_seconds
+        return self.observation.restart_seconds or self.policy.restart_prior_seconds
 
     @property
     def seconds_left(self) -> float:
         """At the present throughput."""
-        if self.seen.total_steps is None or not self.windows:
+        if self.observation.total_steps is None or not self.windows:
             return UNKNOWN_WORK_SECONDS
-        steps = max(0, self.seen.total_steps - self.seen.step)
+        steps = max(0, self.observation.total_steps - self.observation.step)
         return steps * self.windows[-1].step_seconds
 
     @property
-    def starved(self) -> str:
+    def data_wait_note(self) -> str:
         """What to try before more replicas where ranks wait for data; empty where they do not.
 
         It stops nothing: replicas bring loaders of their own, and what they gain is measured.
@@ -76,7 +78,7 @@ class Case:
 
     def cost(self, replicas: int, rate: float) -> float:
         """J: replica-seconds for the work left, with the price of waiting and lateness."""
-        nodes = replicas + self.seen.masters
+        nodes = replicas + self.observation.masters
         seconds = self.seconds_left * self.rate / rate
         late = 0.0
         if self.policy.deadline is not None:
@@ -85,23 +87,25 @@ class Case:
 
     def change_cost(self, replicas: int) -> float:
         """Replica-seconds that going to the size takes."""
-        return self.restart * (replicas + self.seen.masters + self.policy.value_of_time)
+        return self.restart_seconds * (
+            replicas + self.observation.masters + self.policy.value_of_time
+        )
 
     def stay(self, reason: str) -> ScaleDecision:
         """A decision to stay."""
-        return self.decision(STAY, self.seen.replicas, reason, self.rate)
+        return self.decision(STAY, self.observation.replicas, reason, self.rate)
 
     def decision(self, action: str, target: int, reason: str, predicted: float) -> ScaleDecision:
         """A decision with this case's measurements."""
         return ScaleDecision(
             at=self.now,
             action=action,
-            current=self.seen.replicas,
+            current=self.observation.replicas,
             target=target,
             reason=reason,
             measured=self.rate,
             predicted=predicted,
-            restart_seconds=self.restart,
+            restart_seconds=self.restart_seconds,
             windows=len(self.windows),
             seconds_left=round(self.seconds_left, 1),
             allowed=self.policy.allowed_text(),
@@ -111,19 +115,19 @@ class Case:
     @property
     def nearly_done(self) -> bool:
         """Whether only the last share of the work is left."""
-        total = self.seen.total_steps
-        return total is not None and total - self.seen.step <= LAST_SHARE * total
+        total = self.observation.total_steps
+        return total is not None and total - self.observation.step <= LAST_SHARE * total
 
-    def world(self, replicas: int) -> int:
+    def world_size(self, replicas: int) -> int:
         """Ranks that the job has with so many Worker replicas."""
-        return (replicas + self.seen.masters) * self.seen.processes_per_node
+        return (replicas + self.observation.masters) * self.observation.processes_per_node
 
 
-def windows_here(seen: Observation, state: ScalingState) -> tuple[Throughput, ...]:
+def current_windows(observation: JobObservation, state: ScalingState) -> tuple[Throughput, ...]:
     """The unbroken run of newest windows at the present size, since the last change."""
     run: list[Throughput] = []
-    for window in reversed(seen.windows):
-        if window.nodes != seen.nodes or window.started_at < state.changed_at:
+    for window in reversed(observation.windows):
+        if window.nodes != observation.nodes or window.started_at < state.changed_at:
             break
         if window.step_seconds > 0:
             run.append(window)

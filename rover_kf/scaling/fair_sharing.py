@@ -17,36 +17,41 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from rover_kf.api.cluster_capacity import NodeRoom, PodNeed, QuotaRoom, Surroundings
+from rover_kf.api.cluster_capacity import (
+    ClusterCapacity,
+    NodeCapacity,
+    PodRequirements,
+    QuotaHeadroom,
+)
 from rover_kf.scaling import headroom
 from rover_kf.scaling.allocation import Claim, allocate
 from rover_kf.scaling.decision_input import UNKNOWN_WORK_SECONDS
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.scaling_state import Observation
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.scaling_state import JobObservation
 
-GIVES_UP_SECONDS = 600.0
+MAX_PENDING_SECONDS = 600.0
 """A pod that has found no node for so long will find none by others giving way."""
 
 _MOST_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Member:
+class CompetingJob:
     """A job that has pods, or waits for room for them."""
 
     name: str
     namespace: str
-    need: PodNeed
-    asked: int
+    requirements: PodRequirements
+    requested: int
     """Worker replicas that it asks for, or will once the change under way is made."""
-    fewest: int
-    places: tuple[str, ...] = ()
+    min_replicas: int
+    nodes: tuple[str, ...] = ()
     """Nodes of its Workers, one for each that has one."""
-    wants: int = 0
+    desired: int = 0
     """Worker replicas that it would have, were there room; 0: what it asks for."""
     bound: str = ""
-    """What has no room for these (``MorePods.bound``); empty: something that no job can give."""
-    lacking_seconds: float = 0.0
+    """What has no room for these (``PodHeadroom.bound``); empty: something that no job can give."""
+    pending_seconds: float = 0.0
     """For how long a pod of it has found no node; 0: all have one."""
     rates: tuple[tuple[int, float], ...] = ()
     """Allowed replicas, ascending, with samples a second; empty: not known yet, or fixed."""
@@ -54,180 +59,195 @@ class Member:
     """Samples left."""
     weight: float = 1.0
     restart_seconds: float = 60.0
-    known_until: float = 0.0
+    rates_until: float = 0.0
     """End of the newest window that the rates were learned from."""
 
     @property
-    def most(self) -> int:
+    def max_useful(self) -> int:
         """Replicas that are of use to it now."""
-        return max(self.wants, self.asked)
+        return max(self.desired, self.requested)
 
     @property
-    def short(self) -> bool:
+    def is_short(self) -> bool:
         """Whether it lacks room that others might give."""
-        return self.lacks(headroom.NODES) or self.lacks(self.bound)
+        return self.lacks_room(headroom.NODES) or self.lacks_room(self.bound)
 
-    def lacks(self, pool: str) -> bool:
+    def lacks_room(self, pool: str) -> bool:
         """Whether it lacks room of that kind."""
-        waits = pool == headroom.NODES and 0 < self.lacking_seconds < GIVES_UP_SECONDS
-        return waits or (self.wants > self.asked and bool(pool) and pool == self.bound)
+        waits = pool == headroom.NODES and 0 < self.pending_seconds < MAX_PENDING_SECONDS
+        return waits or (self.desired > self.requested and bool(pool) and pool == self.bound)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class FairShare:
     """What a job may have now."""
 
-    most: float
+    max_replicas: float
     """Worker replicas; infinite while no other job lacks room."""
-    why: str = ""
+    reason: str = ""
     """For whom it is no more."""
 
 
-ALL = Share(math.inf)
+UNLIMITED = FairShare(math.inf)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class View:
+class FairShareView:
     """What one job sees around it."""
 
-    around: Surroundings
+    capacity: ClusterCapacity
     """What is left, without what others were promised."""
-    need: PodNeed
+    requirements: PodRequirements
     """Of one more of its pods."""
-    share: Share = ALL
+    share: FairShare = UNLIMITED
 
 
-def gains(here: Observation, policy: WatchPolicy, asked: int) -> tuple[tuple[int, float], ...]:
+def predict_rates(
+    observation: JobObservation, policy: AutoscalingPolicy, requested: int
+) -> tuple[tuple[int, float], ...]:
     """What each size that is within reach brings: replicas with samples a second, ascending.
 
     Args:
-        here: the job now.
+        observation: the job now.
         policy: with its allowed sizes.
-        asked: replicas that it asks for, or will once the change under way is made.
+        requested: replicas that it asks for, or will once the change under way is made.
 
     Returns:
         Nothing while no window was measured.
     """
-    if here.model is None:
+    if observation.model is None:
         return ()
-    each, masters, model = here.processes_per_node, here.masters, here.model
-    near = (size for size in policy.allowed() if size <= 2 * asked)
+    each, masters, model = observation.processes_per_node, observation.masters, observation.model
+    near = (size for size in policy.allowed() if size <= 2 * requested)
     return tuple((size, model.rate((size + masters) * each)) for size in near)
 
 
-def work_left(here: Observation) -> float:
+def work_left(observation: JobObservation) -> float:
     """Samples that the job has still to train on; an hour's where it does not say."""
-    if not here.windows:
+    if not observation.windows:
         return 0.0
-    newest = here.windows[-1]
-    if here.total_steps is None:
+    newest = observation.windows[-1]
+    if observation.total_steps is None:
         return UNKNOWN_WORK_SECONDS * newest.samples_per_second
-    return max(0, here.total_steps - here.step) * newest.global_batch
+    return max(0, observation.total_steps - observation.step) * newest.global_batch
 
 
-def shares(members: Sequence[Member], around: Surroundings) -> dict[str, Share]:
+def fair_shares(members: Sequence[CompetingJob], capacity: ClusterCapacity) -> dict[str, FairShare]:
     """How many replicas each job may have, so that those that lack room get theirs.
 
     Args:
         members: that compete; for a quota, those of its namespace alone.
-        around: what is left beside all of them.
+        capacity: what is left beside all of them.
     """
     found = []
-    if around.nodes is not None:
-        found.append(_shares(members, _node_counts(members, around.nodes), headroom.NODES))
-    for quota in around.quotas:
+    if capacity.nodes is not None:
+        found.append(_pool_shares(members, _node_counts(members, capacity.nodes), headroom.NODES))
+    for quota in capacity.quotas:
         counts = _quota_counts(members, quota)
-        found.append(_shares(members, counts, headroom.of_quota(quota.name)))
+        found.append(_pool_shares(members, counts, headroom.quota_bound(quota.name)))
     return {
-        one.name: min((pool[one.name] for pool in found), key=lambda share: share.most, default=ALL)
+        one.name: min(
+            (pool[one.name] for pool in found),
+            key=lambda share: share.max_replicas,
+            default=UNLIMITED,
+        )
         for one in members
     }
 
 
-def promised(around: Surroundings, others: Iterable[Member]) -> Surroundings:
+def subtract_promised(capacity: ClusterCapacity, others: Iterable[CompetingJob]) -> ClusterCapacity:
     """What is left once the pods that others ask for have found their nodes."""
-    if around.nodes is None:
-        return around
-    nodes = list(around.nodes)
+    if capacity.nodes is None:
+        return capacity
+    nodes = list(capacity.nodes)
     for one in others:
-        for _ in range(one.asked - len(one.places)):
+        for _ in range(one.requested - len(one.nodes)):
             index = next(
-                (i for i, node in enumerate(nodes) if headroom.places(one.need, node)), None
+                (
+                    i
+                    for i, node in enumerate(nodes)
+                    if headroom.pods_fitting(one.requirements, node)
+                ),
+                None,
             )
             if index is None:
                 break
-            nodes[index] = _without(nodes[index], one.need)
-    return dataclasses.replace(around, nodes=tuple(nodes))
+            nodes[index] = _subtract_pod(nodes[index], one.requirements)
+    return dataclasses.replace(capacity, nodes=tuple(nodes))
 
 
-def _shares(members: Sequence[Member], counts: Mapping[str, float], pool: str) -> dict[str, Share]:
+def _pool_shares(
+    members: Sequence[CompetingJob], counts: Mapping[str, float], pool: str
+) -> dict[str, FairShare]:
     """Of one capacity, by how many pods of each job it would hold."""
     bound = [one for one in members if 1 <= counts[one.name] < math.inf]
-    short = sorted(one.name for one in bound if one.lacks(pool))
-    found = dict.fromkeys((one.name for one in members), ALL)
+    short = sorted(one.name for one in bound if one.lacks_room(pool))
+    found = dict.fromkeys((one.name for one in members), UNLIMITED)
     if not short:
         return found
     capacity = max(counts[one.name] for one in bound)
     units = {one.name: math.ceil(capacity / counts[one.name]) for one in bound}
     given = allocate([_claim(one, units[one.name]) for one in bound], int(capacity))
     for one in bound:
-        most = max(given[one.name] // units[one.name], one.fewest)
+        most = max(given[one.name] // units[one.name], one.min_replicas)
         others = [name for name in short if name != one.name]
         if others:
             why = f"{', '.join(others[:_MOST_NAMED])} lacks room and gains more by it"
-            found[one.name] = Share(most, why)
+            found[one.name] = FairShare(most, why)
     return found
 
 
-def _claim(one: Member, units: int) -> Claim:
+def _claim(job: CompetingJob, units: int) -> Claim:
     """Sizes in shares of the capacity; a job that is not known yet is worth an hour's work."""
-    known = {size: rate for size, rate in one.rates if one.fewest <= size <= one.most}
-    rates = known or {size: float(size) for size in range(one.fewest, one.asked + 1)}
-    work = one.work if known else UNKNOWN_WORK_SECONDS * one.asked
-    present = one.asked if one.asked in rates and one.places else 0
+    known = {size: rate for size, rate in job.rates if job.min_replicas <= size <= job.max_useful}
+    rates = known or {size: float(size) for size in range(job.min_replicas, job.requested + 1)}
+    work = job.work if known else UNKNOWN_WORK_SECONDS * job.requested
+    present = job.requested if job.requested in rates and job.nodes else 0
     return Claim(
-        one.name,
+        job.name,
         {size * units: rate for size, rate in rates.items()},
         work,
         present=present * units,
-        weight=one.weight,
-        restart_seconds=one.restart_seconds,
-        waited=one.lacking_seconds,
+        weight=job.weight,
+        restart_seconds=job.restart_seconds,
+        waited=job.pending_seconds,
     )
 
 
-def _node_counts(members: Sequence[Member], nodes: Sequence[NodeRoom]) -> dict[str, float]:
+def _node_counts(
+    members: Sequence[CompetingJob], nodes: Sequence[NodeCapacity]
+) -> dict[str, float]:
     """How many of each job's pods nodes would hold if none of these jobs had any there."""
     held: dict[str, dict[str, float]] = {}
     for member in members:
-        for place in member.places:
+        for place in member.nodes:
             sums = held.setdefault(place, {})
-            for key, value in {**member.need.requests, "pods": 1.0}.items():
+            for key, value in {**member.requirements.requests, "pods": 1.0}.items():
                 sums[key] = sums.get(key, 0.0) + value
     here = {node.name for node in nodes}
     alike: dict[str, float] = {}
     found = {}
     for one in members:
-        kind = repr(one.need)
+        kind = repr(one.requirements)
         if kind not in alike:
             alike[kind] = sum(
-                headroom.places(one.need, node, held.get(node.name)) for node in nodes
+                headroom.pods_fitting(one.requirements, node, held.get(node.name)) for node in nodes
             )
         # What stands on a node that takes no more pods stays there.
-        found[one.name] = alike[kind] + sum(place not in here for place in one.places)
+        found[one.name] = alike[kind] + sum(place not in here for place in one.nodes)
     return found
 
 
-def _quota_counts(members: Sequence[Member], quota: QuotaRoom) -> dict[str, float]:
-    left = dict(quota.left)
+def _quota_counts(members: Sequence[CompetingJob], quota: QuotaHeadroom) -> dict[str, float]:
+    left = dict(quota.remaining)
     for member in members:
         for key in left:
-            left[key] += headroom.counted(member.need, key) * len(member.places)
-    whole = QuotaRoom(quota.name, left)
-    return {one.name: headroom.quota_room(one.need, whole).count for one in members}
+            left[key] += headroom.quota_usage(member.requirements, key) * len(member.nodes)
+    whole = QuotaHeadroom(quota.name, left)
+    return {one.name: headroom.quota_headroom(one.requirements, whole).count for one in members}
 
 
-def _without(node: NodeRoom, need: PodNeed) -> NodeRoom:
-    asked = {**need.requests, "pods": 1.0}
+def _subtract_pod(node: NodeCapacity, requirements: PodRequirements) -> NodeCapacity:
+    asked = {**requirements.requests, "pods": 1.0}
     free = {key: value - asked.get(key, 0.0) for key, value in node.free.items()}
     return dataclasses.replace(node, free=free)

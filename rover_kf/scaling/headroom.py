@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from rover_kf.api.cluster_capacity import (
     Amounts,
-    NodeRoom,
-    PodNeed,
-    QuotaRoom,
-    Surroundings,
+    ClusterCapacity,
+    NodeCapacity,
+    PodRequirements,
+    QuotaHeadroom,
     Taint,
 )
 
@@ -27,101 +27,106 @@ MIB = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class MorePods:
+class PodHeadroom:
     """Pods that may be added."""
 
     count: float
     """Infinite where nothing is known to end it."""
-    why: str = ""
+    reason: str = ""
     """What it ends at, by name; empty where nothing does."""
     bound: str = ""
     """The same as one word: NODES, or what ``of_quota`` calls a quota."""
 
 
-def of_quota(name: str) -> str:
+def quota_bound(name: str) -> str:
     """What a quota is called as a bound."""
     return f"quota {name}"
 
 
-def more_pods(need: PodNeed, around: Surroundings) -> MorePods:
+def pod_headroom(requirements: PodRequirements, capacity: ClusterCapacity) -> PodHeadroom:
     """How many more pods there is room for, now, by the tightest bound."""
-    bounds = [quota_room(need, quota) for quota in around.quotas]
-    if around.nodes is not None:
-        bounds.append(node_room(need, around.nodes))
-    return min(bounds, key=lambda bound: bound.count, default=MorePods(math.inf))
+    bounds = [quota_headroom(requirements, quota) for quota in capacity.quotas]
+    if capacity.nodes is not None:
+        bounds.append(node_headroom(requirements, capacity.nodes))
+    return min(bounds, key=lambda bound: bound.count, default=PodHeadroom(math.inf))
 
 
-def quota_room(need: PodNeed, quota: QuotaRoom) -> MorePods:
+def quota_headroom(requirements: PodRequirements, quota: QuotaHeadroom) -> PodHeadroom:
     """How many more pods a quota lets be made."""
     counts = [
-        (_times(left, asked), key)
-        for key, left in quota.left.items()
-        if (asked := counted(need, key)) > 0
+        (_count_fitting(left, asked), key)
+        for key, left in quota.remaining.items()
+        if (asked := quota_usage(requirements, key)) > 0
     ]
     count, key = min(counts, default=(math.inf, ""))
-    left = quota.left.get(key, 0.0)
+    left = quota.remaining.get(key, 0.0)
     why = (
         f"ResourceQuota {quota.name} leaves {_amount(left)} of {key}, and a pod asks for "
-        f"{_amount(counted(need, key))}"
+        f"{_amount(quota_usage(requirements, key))}"
     )
-    return MorePods(count, why, of_quota(quota.name)) if key else MorePods(count)
+    return PodHeadroom(count, why, quota_bound(quota.name)) if key else PodHeadroom(count)
 
 
-def node_room(need: PodNeed, nodes: Iterable[NodeRoom]) -> MorePods:
+def node_headroom(requirements: PodRequirements, nodes: Iterable[NodeCapacity]) -> PodHeadroom:
     """How many more pods the nodes take, each pod whole on one node."""
-    count = sum(places(need, node) for node in nodes)
-    asked = ", ".join(f"{key} {_amount(value)}" for key, value in need.requests.items() if value)
+    count = sum(pods_fitting(requirements, node) for node in nodes)
+    asked = ", ".join(
+        f"{key} {_amount(value)}" for key, value in requirements.requests.items() if value
+    )
     why = f"nodes have room for {count} more of its pods ({asked or 'no requests'})"
-    return MorePods(count, why, NODES)
+    return PodHeadroom(count, why, NODES)
 
 
-def places(need: PodNeed, node: NodeRoom, more: Amounts | None = None) -> int:
+def pods_fitting(
+    requirements: PodRequirements, node: NodeCapacity, extra: Amounts | None = None
+) -> int:
     """How many of those pods go on a node.
 
     Args:
-        need: what a pod asks for.
+        requirements: what a pod asks for.
         node: with what is left of it.
-        more: to be reckoned as left, too.
+        extra: to be reckoned as left, too.
     """
-    if not takes(need, node):
+    if not accepts_pod(requirements, node):
         return 0
-    given = more or {}
-    asked = {"pods": 1.0, **{key: value for key, value in need.requests.items() if value}}
+    given = extra or {}
+    asked = {"pods": 1.0, **{key: value for key, value in requirements.requests.items() if value}}
     return min(
-        _times(node.free.get(key, 0.0) + given.get(key, 0.0), value) for key, value in asked.items()
+        _count_fitting(node.free.get(key, 0.0) + given.get(key, 0.0), value)
+        for key, value in asked.items()
     )
 
 
-def takes(need: PodNeed, node: NodeRoom) -> bool:
+def accepts_pod(requirements: PodRequirements, node: NodeCapacity) -> bool:
     """Whether the pod may go to the node at all."""
-    labelled = all(node.labels.get(key) == value for key, value in need.selector.items())
+    labelled = all(node.labels.get(key) == value for key, value in requirements.selector.items())
     barred = any(
-        taint.effect in _KEEPS_AWAY and not _tolerates(need, taint) for taint in node.taints
+        taint.effect in _KEEPS_AWAY and not _tolerates(requirements, taint) for taint in node.taints
     )
-    return labelled and not barred and node.name not in need.left_out
+    return labelled and not barred and node.name not in requirements.excluded_nodes
 
 
-def _tolerates(need: PodNeed, taint: Taint) -> bool:
+def _tolerates(need: PodRequirements, taint: Taint) -> bool:
     return any(
         key in ("", taint.key) and value in ("", taint.value) and effect in ("", taint.effect)
-        for key, value, effect in need.tolerated
+        for key, value, effect in need.tolerations
     )
 
 
-def counted(need: PodNeed, key: str) -> float:
+def quota_usage(requirements: PodRequirements, key: str) -> float:
     """What one pod counts for a key of a quota."""
     if key in _PODS:
         return 1.0
     kind, _, name = key.partition(".")
     if kind == "limits":
-        return need.limits.get(name, 0.0)
+        return requirements.limits.get(name, 0.0)
     if kind == "requests":
-        return need.requests.get(name, 0.0)
-    return need.requests.get(key, 0.0) if key in _PLAIN else 0.0
+        return requirements.requests.get(name, 0.0)
+    return requirements.requests.get(key, 0.0) if key in _PLAIN else 0.0
 
 
-def _times(left: float, asked: float) -> int:
-    return max(0, math.floor(left / asked + _ROUNDING))
+def _count_fitting(left: float, requested: float) -> int:
+    return max(0, math.floor(left / requested + _ROUNDING))
 
 
 def _amount(value: float) -> str:

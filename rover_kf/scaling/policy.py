@@ -10,7 +10,7 @@ OFF, RECOMMEND, AUTO = "off", "recommend", "auto"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WatchPolicy:
+class AutoscalingPolicy:
     """Bounds and pace of scaling one job.
 
     All sizes are Worker replicas; a Master is not counted and never scaled.
@@ -22,7 +22,7 @@ class WatchPolicy:
     max: int = 1
     sizes: tuple[int, ...] = ()
     """Allowed sizes; empty allows every one from min to max."""
-    most_servers: int = 0
+    max_servers: int = 0
     """Parameter servers that a TFJob may have; 0: as many as it has."""
     window_seconds: float = 60.0
     """Length of a throughput window, as the coordinator measures."""
@@ -51,9 +51,9 @@ class WatchPolicy:
     """Whether nodes that a check before training found bad are such nodes."""
     cordons: bool = False
     """Whether such nodes are also kept from all other pods."""
-    most_memory: int = 0
+    max_memory: int = 0
     """Bytes that a trainer's memory limit may be raised to; 0: it is never raised."""
-    most_cpu: int = 0
+    max_cpu: int = 0
     """Thousandths of a core that a pod's CPU limit may be raised to; 0: it is never raised."""
     suspend_after_seconds: float = 0.0
     """How long fewer than ``min`` may be able to train before the job is suspended; 0: for ever."""
@@ -63,7 +63,7 @@ class WatchPolicy:
     """Most pods that are replaced for it in the job's life."""
     launch_lease_seconds: float = 0.0
     """How long the step that launched the job may be silent; 0: for ever."""
-    launch_lost: str = "suspend"
+    on_lease_expired: str = "suspend"
     """What follows: ``suspend``, ``delete`` or ``keep``."""
     settle_windows: int = 2
     """Windows at one size before anything is concluded from them."""

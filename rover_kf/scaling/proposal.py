@@ -7,15 +7,15 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.scaling.ps_decision_input import ServerObservation
-from rover_kf.scaling.scaling_state import Observation, ScalingState
+from rover_kf.scaling.ps_decision_input import PsObservation
+from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outlook:
+class ScalingProposal:
     """A job as scaling sees it, and where it would go."""
 
-    here: Observation
+    current: JobObservation
     """With the model of its throughput, which is fitted when somebody asks for it."""
     decision: ScaleDecision | None = None
     """None while a change that is written down has still to be made."""
@@ -24,10 +24,10 @@ class Outlook:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ServerOutlook:
+class PsProposal:
     """The same of a job with parameter servers."""
 
-    here: ServerObservation
+    current: PsObservation
     decision: ScaleDecision
     state: ScalingState
     """To be kept with the decision."""

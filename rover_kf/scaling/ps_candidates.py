@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from rover_kf.api.records import ServerSetup
 from rover_kf.scaling.candidates import QUANTILES
-from rover_kf.scaling.ps_decision_input import ServerCase
+from rover_kf.scaling.ps_decision_input import PsDecisionInput
 
 NINE_IN_TEN = 1.645
 """Standard deviations on both sides, within which nine in ten lie."""
@@ -24,63 +24,63 @@ UNKNOWN_SPREAD = 0.4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ServerOffer:
+class PsCandidate:
     """A setup that might be gone to."""
 
     setup: ServerSetup
     rate: float
     """Steps a second that are predicted there."""
-    total: float
+    expected_cost: float
     """Expected cost of going there, with the way there and perhaps back."""
     cycles: bool
     """Whether all pods end for it."""
 
 
-def offers(case: ServerCase) -> list[ServerOffer]:
+def candidates(case: PsDecisionInput) -> list[PsCandidate]:
     """Setups that are allowed, within reach and not banned, cheapest first."""
     banned = case.state.banned_setups(case.now)
     found = [
-        _offer(case, setup)
+        _candidate(case, setup)
         for setup in _setups(case)
         if (setup.workers, setup.servers) not in banned
     ]
-    return sorted(found, key=lambda offer: offer.total)
+    return sorted(found, key=lambda offer: offer.expected_cost)
 
 
-def cycles(case: ServerCase, setup: ServerSetup) -> bool:
+def needs_suspend(case: PsDecisionInput, setup: ServerSetup) -> bool:
     """Whether all pods have to end for a setup."""
-    return not case.seen.live or setup.servers != case.seen.setup.servers
+    return not case.observation.live or setup.servers != case.observation.setup.servers
 
 
-def _setups(case: ServerCase) -> Iterator[ServerSetup]:
-    here, law, policy = case.seen.setup, case.seen.law, case.policy
+def _setups(case: PsDecisionInput) -> Iterator[ServerSetup]:
+    here, law, policy = case.observation.setup, case.observation.model, case.policy
     near = [k for k in policy.allowed() if here.workers <= 2 * k and k <= 2 * here.workers]
     workers = [dataclasses.replace(here, workers=k) for k in near if k != here.workers]
-    most = min(policy.most_servers, 2 * here.servers)
+    most = min(policy.max_servers, 2 * here.servers)
     servers = range(here.servers + 1, most + 1)
     for setup in (*workers, *(dataclasses.replace(here, servers=count) for count in servers)):
-        if cycles(case, setup) and case.seen.stays:
+        if needs_suspend(case, setup) and case.observation.suspend_blocker:
             continue
-        one_more = case.seen.live and setup.workers == here.workers + 1
+        one_more = case.observation.live and setup.workers == here.workers + 1
         if one_more if law is None else law.reaches(setup):
             yield setup
 
 
-def _offer(case: ServerCase, setup: ServerSetup) -> ServerOffer:
-    ends, law, rate = cycles(case, setup), case.seen.law, case.predicted(setup)
-    spread = UNKNOWN_SPREAD if law is None else law.width / NINE_IN_TEN
-    here = case.seen.setup
+def _candidate(case: PsDecisionInput, setup: ServerSetup) -> PsCandidate:
+    ends, law, rate = needs_suspend(case, setup), case.observation.model, case.predict_rate(setup)
+    spread = UNKNOWN_SPREAD if law is None else law.log_width / NINE_IN_TEN
+    here = case.observation.setup
     back = case.cost(here, case.rate) + case.change_cost(here, cycles=ends)
     total = 0.0
     for quantile in QUANTILES:
         there = rate * math.exp(spread * quantile)
-        total += min(case.cost(setup, there), back + _trial(case, setup, there))
+        total += min(case.cost(setup, there), back + _trial_cost(case, setup, there))
     total = total / len(QUANTILES) + case.change_cost(setup, cycles=ends)
-    return ServerOffer(setup, rate, total, ends)
+    return PsCandidate(setup, rate, total, ends)
 
 
-def _trial(case: ServerCase, setup: ServerSetup, rate: float) -> float:
+def _trial_cost(case: PsDecisionInput, setup: ServerSetup, rate: float) -> float:
     """What is lost while windows show that the setup is worse than the present one."""
     seconds = min(case.policy.settle_windows * case.policy.window_seconds, case.seconds_left)
-    at_home = case.size(case.seen.setup) / case.rate
-    return max(0.0, seconds * case.size(setup) - seconds * rate * at_home)
+    at_home = case.cost_per_second(case.observation.setup) / case.rate
+    return max(0.0, seconds * case.cost_per_second(setup) - seconds * rate * at_home)

@@ -20,9 +20,9 @@ from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.records import ServerSetup
 from rover_kf.scaling.decide import CLEAR, NOTHING_NEW, TOLERANCE
 from rover_kf.scaling.decision_input import ROLL_BACK, SCALE
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.ps_candidates import ServerOffer, offers
-from rover_kf.scaling.ps_decision_input import ServerCase, ServerObservation
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.ps_candidates import PsCandidate, candidates
+from rover_kf.scaling.ps_decision_input import PsDecisionInput, PsObservation
 from rover_kf.scaling.scaling_state import Move, ScalingState
 
 CYCLE_JOINS = 2.0
@@ -32,7 +32,7 @@ Decided = tuple[ScaleDecision, ScalingState]
 
 
 def decide(
-    observation: ServerObservation, policy: WatchPolicy, state: ScalingState, *, now: float
+    observation: PsObservation, policy: AutoscalingPolicy, state: ScalingState, *, now: float
 ) -> Decided:
     """Decide on one look at a job with parameter servers.
 
@@ -46,13 +46,13 @@ def decide(
         The decision and the state to keep. If the action is not ``stay``, the state holds the move;
         the caller makes it and then keeps ``state.with_change(now)``.
     """
-    case = ServerCase.of(observation, policy, state, now)
+    case = PsDecisionInput.from_observation(observation, policy, state, now)
     state, move, seen = case.state, case.state.move, observation
     if move is not None and not move.changed_at:
         return case.stay(f"the change of {move.change} is being made"), state
-    if move is not None and seen.numbers != move.there:
+    if move is not None and seen.counts != move.target_size:
         state = dataclasses.replace(state, move=None)
-        workers, servers = seen.numbers
+        workers, servers = seen.counts
         return case.stay(f"set to {workers} workers and {servers} PS by someone else"), state
     if move is not None:
         return _verify(case, move)
@@ -63,50 +63,57 @@ def decide(
         return case.stay(f"{since}: what that brings is measured before its size is changed"), state
     if len(case.windows) < policy.settle_windows:
         have = f"{len(case.windows)} of {policy.settle_windows} windows"
-        return case.stay(f"{have} measured at {_text(seen.setup)}"), state
+        return case.stay(f"{have} measured at {_format_setup(seen.setup)}"), state
     if case.windows[-1].ended_at <= state.seen_until + policy.window_seconds / 2:
         return case.stay(NOTHING_NEW), state
     state = dataclasses.replace(state, seen_until=case.windows[-1].ended_at)
     return _optimise(dataclasses.replace(case, state=state))
 
 
-def _verify(case: ServerCase, move: Move) -> Decided:
+def _verify(case: PsDecisionInput, move: Move) -> Decided:
     """Judge a change that was made: keep it, take it back, or wait for windows."""
     policy = case.policy
-    if len(case.windows) < policy.settle_windows and not _clear(case, move):
+    if len(case.windows) < policy.settle_windows and not _clearly_disappoints(case, move):
         waited = case.now - move.changed_at
         patience = policy.join_seconds * (CYCLE_JOINS if move.cycles else 1.0)
-        if case.windows or case.seen.steady or waited <= patience:
+        if case.windows or case.observation.steady or waited <= patience:
             have = f"{len(case.windows)} of {policy.settle_windows} windows"
-            return case.stay(f"verifying {_text(case.seen.setup)}: {have}"), case.state
-        why = f"{_text(case.seen.setup)} did not train together within {waited:.0f} s"
+            return case.stay(
+                f"verifying {_format_setup(case.observation.setup)}: {have}"
+            ), case.state
+        why = (
+            f"{_format_setup(case.observation.setup)} did not train together within {waited:.0f} s"
+        )
         return _roll_back(case, move, why)
     numbers = (
-        f"{case.rate:.3g} steps/s at {_text(case.seen.setup)}, {move.baseline:.3g} before, "
+        f"{case.rate:.3g} steps/s at {_format_setup(case.observation.setup)}, "
+        f"{move.baseline:.3g} before, "
         f"{move.predicted:.3g} predicted, {move.needed:.3g} needed"
     )
     done = dataclasses.replace(case.state, move=None, seen_until=case.windows[-1].ended_at)
     if case.rate >= move.needed * (1 - TOLERANCE):
-        return case.stay(f"verified: {numbers}"), dataclasses.replace(done, kept=True)
-    home = _home(case, move)
-    saved = case.cost(case.seen.setup, case.rate) - case.cost(home, move.baseline)
+        return case.stay(f"verified: {numbers}"), dataclasses.replace(done, verified=True)
+    home = _fallback_setup(case, move)
+    saved = case.cost(case.observation.setup, case.rate) - case.cost(home, move.baseline)
     late = saved <= case.change_cost(home, cycles=move.cycles) or case.nearly_done
-    why = "too late to go back" if late else case.seen.stays if move.cycles else ""
+    why = "too late to go back" if late else case.observation.suspend_blocker if move.cycles else ""
     if why:
         done = done.with_ban(move.target, policy.ban_seconds, case.now, move.target_servers)
         return case.stay(f"disappointing, but it stays: {why}; {numbers}"), done
     return _roll_back(case, move, numbers)
 
 
-def _clear(case: ServerCase, move: Move) -> bool:
+def _clearly_disappoints(case: PsDecisionInput, move: Move) -> bool:
     """Whether a single window is so far below what was needed that noise cannot be the cause."""
     return bool(case.windows) and case.rate < move.needed * CLEAR
 
 
-def _roll_back(case: ServerCase, move: Move, why: str) -> Decided:
+def _roll_back(case: PsDecisionInput, move: Move, why: str) -> Decided:
     """Ban the setup and go back to the one before, which alone takes servers away again."""
-    if move.cycles and case.seen.stays:
-        return case.stay(f"{why}, and it cannot go back: {case.seen.stays}"), case.state
+    if move.cycles and case.observation.suspend_blocker:
+        return case.stay(
+            f"{why}, and it cannot go back: {case.observation.suspend_blocker}"
+        ), case.state
     state = case.state.with_ban(move.target, case.policy.ban_seconds, case.now, move.target_servers)
     minutes = (state.bans[-1].until - case.now) / 60
     back = Move(
@@ -122,32 +129,37 @@ def _roll_back(case: ServerCase, move: Move, why: str) -> Decided:
     )
     reason = f"going back, {back.change}: {why}; not tried again for {minutes:.0f} min"
     back = dataclasses.replace(back, reason=reason)
-    home = _home(case, move)
+    home = _fallback_setup(case, move)
     decision = case.decision(ROLL_BACK, home, reason, move.baseline, cycles=move.cycles)
     return decision, dataclasses.replace(state, move=back)
 
 
-def _optimise(case: ServerCase) -> Decided:
+def _optimise(case: PsDecisionInput) -> Decided:
     """Find the cheapest setup within reach and see whether going there pays."""
     if case.nearly_done:
         return case.stay("nearly done"), case.state
-    found = offers(case)
+    found = candidates(case)
     if not found:
-        return case.stay(_nothing_offered(case)), case.state
-    best = next((one for one in found if earns(case, one)), found[0])
-    present = case.cost(case.seen.setup, case.rate)
-    saving = (present - best.total) / present
+        return case.stay(_no_candidate_reason(case)), case.state
+    best = next((one for one in found if pays_off(case, one)), found[0])
+    present = case.cost(case.observation.setup, case.rate)
+    saving = (present - best.expected_cost) / present
     move = _move(case, best)
-    known = "" if case.seen.law else ", as if it were as fast as the others: nothing is known yet"
+    known = (
+        ""
+        if case.observation.model
+        else ", as if it were as fast as the others: nothing is known yet"
+    )
     numbers = (
         f"{move.change}: {case.rate:.3g} -> {best.rate:.3g} steps/s predicted{known}, "
-        f"{case.seconds_left:.0f} s of work left, {case.seconds(cycles=best.cycles):.0f} s a "
+        f"{case.seconds_left:.0f} s of work left, "
+        f"{case.change_seconds(cycles=best.cycles):.0f} s a "
         f"change{' through suspension' if best.cycles else ''}, saves {saving:.0%} of the cost"
     )
     if saving <= case.policy.hysteresis:
         least = f"less than {case.policy.hysteresis:.0%} is not worth it"
         return case.stay(f"{numbers}; {least}"), case.state
-    if not earns(case, best):
+    if not pays_off(case, best):
         return case.stay(f"{numbers}; too little work left to earn the change twice"), case.state
     if why := _too_early(case, best, move):
         return case.stay(f"{numbers}; {why}"), case.state
@@ -156,58 +168,62 @@ def _optimise(case: ServerCase) -> Decided:
     return decision, dataclasses.replace(case.state, move=move)
 
 
-def earns(case: ServerCase, offer: ServerOffer) -> bool:
+def pays_off(case: PsDecisionInput, candidate: PsCandidate) -> bool:
     """Whether what the setup gains in the time left is twice what the change costs, by the law.
 
     Time where it is faster, cost where it is smaller.
     """
-    if offer.rate > case.rate:
-        gained = case.seconds_left * (offer.rate - case.rate)
-        return gained > 2 * case.seconds(cycles=offer.cycles) * offer.rate
-    saved = case.cost(case.seen.setup, case.rate) - case.cost(offer.setup, offer.rate)
-    return saved > 2 * case.change_cost(offer.setup, cycles=offer.cycles)
+    if candidate.rate > case.rate:
+        gained = case.seconds_left * (candidate.rate - case.rate)
+        return gained > 2 * case.change_seconds(cycles=candidate.cycles) * candidate.rate
+    saved = case.cost(case.observation.setup, case.rate) - case.cost(
+        candidate.setup, candidate.rate
+    )
+    return saved > 2 * case.change_cost(candidate.setup, cycles=candidate.cycles)
 
 
-def _too_early(case: ServerCase, best: ServerOffer, move: Move) -> str:
+def _too_early(case: PsDecisionInput, best: PsCandidate, move: Move) -> str:
     """Why not at once; empty if it may be.
 
     A change that was verified may be followed by another one of its direction.
     """
     state = case.state
-    onwards = state.kept and (state.direction > 0) == (move.there > move.here)
-    wait = max(case.policy.cooldown_seconds, 5 * case.seconds(cycles=best.cycles))
+    onwards = state.verified and (state.direction > 0) == (move.target_size > move.origin_size)
+    wait = max(case.policy.cooldown_seconds, 5 * case.change_seconds(cycles=best.cycles))
     since = case.now - state.changed_at
     if not state.changed_at or onwards or since >= wait:
         return ""
     return f"{since:.0f} s since the last change, {wait:.0f} s are kept between two"
 
 
-def _move(case: ServerCase, offer: ServerOffer) -> Move:
-    here, there = case.seen.setup, offer.setup
+def _move(case: PsDecisionInput, candidate: PsCandidate) -> Move:
+    here, there = case.observation.setup, candidate.setup
     return Move(
         origin=here.workers,
         target=there.workers,
         decided_at=case.now,
         baseline=case.rate,
-        predicted=offer.rate,
-        needed=case.rate * case.size(there) / case.size(here),
+        predicted=candidate.rate,
+        needed=case.rate * case.cost_per_second(there) / case.cost_per_second(here),
         servers=here.servers,
         target_servers=there.servers,
-        cycles=offer.cycles,
+        cycles=candidate.cycles,
     )
 
 
-def _home(case: ServerCase, move: Move) -> ServerSetup:
-    return dataclasses.replace(case.seen.setup, workers=move.origin, servers=move.servers)
+def _fallback_setup(case: PsDecisionInput, move: Move) -> ServerSetup:
+    return dataclasses.replace(case.observation.setup, workers=move.origin, servers=move.servers)
 
 
-def _nothing_offered(case: ServerCase) -> str:
-    if case.seen.law is None and not case.seen.live:
+def _no_candidate_reason(case: PsDecisionInput) -> str:
+    if case.observation.model is None and not case.observation.live:
         return "what another size brings is not known: neither it nor a run alike has had another"
-    if case.seen.stays and not case.seen.live:
-        return f"its size changes through a suspension alone, and {case.seen.stays}"
+    if case.observation.suspend_blocker and not case.observation.live:
+        return (
+            f"its size changes through a suspension alone, and {case.observation.suspend_blocker}"
+        )
     return "no other size may be tried now"
 
 
-def _text(setup: ServerSetup) -> str:
+def _format_setup(setup: ServerSetup) -> str:
     return f"{setup.workers} workers and {setup.servers} PS"

@@ -28,21 +28,21 @@ from rover_kf.scaling import least_squares, window_medians
 
 RIDGE = (0.02, 0.02, 0.02, 0.05, 0.05)
 """Of the terms at their medians, in medians of a step: what repeats another term is dropped."""
-LEAST_SETUPS = 2
+MIN_SETUPS = 2
 """That differ by more than time."""
 REACH = 2.0
 """Times what was seen of each number, beyond which nothing is said."""
 WINDOWS_PER_SETUP = 5
 """Newest of each setup that count."""
 COVERAGE = 0.9
-LEAST_WIDTH = 0.1
+MIN_WIDTH = 0.1
 """Of a prediction, in log space."""
 
 Array = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ServerRow:
+class PsRow:
     """A median: a setup, samples of a worker's step, seconds of it."""
 
     setup: ServerSetup
@@ -51,13 +51,13 @@ class ServerRow:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ServerModel:
+class PsModel:
     """A fitted law and what it came from."""
 
     terms: tuple[float, ...]
-    rows: tuple[ServerRow, ...]
+    rows: tuple[PsRow, ...]
     """The newest last."""
-    width: float
+    log_width: float
     """Of nine in ten predictions alike, in log space."""
 
     def steps_per_second(self, setup: ServerSetup) -> float:
@@ -70,7 +70,7 @@ class ServerModel:
     def interval(self, setup: ServerSetup) -> tuple[float, float]:
         """Nine in ten predictions alike came true inside."""
         rate = self.steps_per_second(setup)
-        return rate * math.exp(-self.width), rate * math.exp(self.width)
+        return rate * math.exp(-self.log_width), rate * math.exp(self.log_width)
 
     def reaches(self, setup: ServerSetup) -> bool:
         """Whether each number is within a factor of two of what was seen."""
@@ -84,9 +84,9 @@ class ServerModel:
         return max(sum(t * x for t, x in zip(self.terms, row, strict=True)), 1e-9)
 
 
-def fit(rows: Sequence[ServerRow]) -> ServerModel | None:
+def fit(rows: Sequence[PsRow]) -> PsModel | None:
     """Fit the law; None while too few setups were seen."""
-    if len({_numbers(row.setup) for row in rows}) < LEAST_SETUPS:
+    if len({_numbers(row.setup) for row in rows}) < MIN_SETUPS:
         return None
     errors = []
     for i, row in enumerate(rows):
@@ -94,20 +94,20 @@ def fit(rows: Sequence[ServerRow]) -> ServerModel | None:
         said = float(np.dot(_solve(others), _features(row.setup, row.batch)))
         errors.append(abs(math.log(max(said, 1e-9) / row.seconds)))
     place = min(math.ceil(COVERAGE * (len(errors) + 1)), len(errors)) - 1
-    width = max(sorted(errors)[place], LEAST_WIDTH)
-    return ServerModel(tuple(float(term) for term in _solve(rows)), tuple(rows), width)
+    width = max(sorted(errors)[place], MIN_WIDTH)
+    return PsModel(tuple(float(term) for term in _solve(rows)), tuple(rows), width)
 
 
-def changed_at(setups: Sequence[ServerSetup], windows: Iterable[Throughput]) -> float:
+def last_change_at(setups: Sequence[ServerSetup], windows: Iterable[Throughput]) -> float:
     """When a setup last became another than it had been: Unix seconds; 0 if none has.
 
     Code, data or the machines have changed then, and nothing from before tells of what comes. The
     rule is that of the ring's law (``medians``).
     """
-    return max((_changed(some) for some in _by_setup(setups, windows).values()), default=0.0)
+    return max((_change_time(some) for some in _by_setup(setups, windows).values()), default=0.0)
 
 
-def rows_of(setups: Sequence[ServerSetup], windows: Iterable[Throughput]) -> tuple[ServerRow, ...]:
+def median_rows(setups: Sequence[ServerSetup], windows: Iterable[Throughput]) -> tuple[PsRow, ...]:
     """Medians of a run's windows, one for each setup, in the order of their newest windows.
 
     What is older than the last change (``changed_at``) counts for nothing.
@@ -117,7 +117,7 @@ def rows_of(setups: Sequence[ServerSetup], windows: Iterable[Throughput]) -> tup
         windows: of its chief, who counts the steps of all workers.
     """
     seen = tuple(windows)
-    since = changed_at(setups, seen)
+    since = last_change_at(setups, seen)
     found = _by_setup(setups, (window for window in seen if window.started_at >= since))
     order = sorted(found.items(), key=lambda item: item[1][-1].ended_at)
     return tuple(_row(setup, some[-WINDOWS_PER_SETUP:]) for setup, some in order)
@@ -138,7 +138,7 @@ def _by_setup(
     return {known[key]: some for key, some in found.items()}
 
 
-def _changed(windows: Sequence[Throughput]) -> float:
+def _change_time(windows: Sequence[Throughput]) -> float:
     start = window_medians.level_start([*map(_seconds, windows)])
     return windows[start].started_at if start else 0.0
 
@@ -148,10 +148,10 @@ def _seconds(window: Throughput) -> float:
     return max((window.ended_at - window.started_at - window.save_seconds) / window.steps, 1e-9)
 
 
-def _row(setup: ServerSetup, windows: Sequence[Throughput]) -> ServerRow:
+def _row(setup: ServerSetup, windows: Sequence[Throughput]) -> PsRow:
     seconds = statistics.median(map(_seconds, windows))
     batch = statistics.median(w.global_batch or 1.0 for w in windows)
-    return ServerRow(setup, batch, max(setup.workers * seconds, 1e-9))
+    return PsRow(setup, batch, max(setup.workers * seconds, 1e-9))
 
 
 def _during(setups: Sequence[ServerSetup], window: Throughput) -> ServerSetup | None:
@@ -161,7 +161,7 @@ def _during(setups: Sequence[ServerSetup], window: Throughput) -> ServerSetup | 
     return None if changed or not before else before[-1]
 
 
-def _solve(rows: Sequence[ServerRow]) -> Array:
+def _solve(rows: Sequence[PsRow]) -> Array:
     seconds = np.array([row.seconds for row in rows])
     terms = np.array([_features(row.setup, row.batch) for row in rows])
     # Each term as it is in the middle of what was seen: one ridge for numbers of any unit.

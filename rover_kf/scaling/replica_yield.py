@@ -9,39 +9,54 @@ go back for. When there is room again the job grows by the rule of ``decide``.
 from __future__ import annotations
 
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.scaling.decide import go
-from rover_kf.scaling.decision_input import Case
-from rover_kf.scaling.fair_sharing import Share
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.scaling_state import Observation, ScalingState
+from rover_kf.scaling.decide import start_move
+from rover_kf.scaling.decision_input import DecisionInput
+from rover_kf.scaling.fair_sharing import FairShare
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 SETTLES_SECONDS = 120.0
 """How long pods may find no node before a job that trains without them asks for them no more."""
 
 
-def give_way(
-    seen: Observation, policy: WatchPolicy, state: ScalingState, share: Share, *, now: float
+def yield_replicas(
+    observation: JobObservation,
+    policy: AutoscalingPolicy,
+    state: ScalingState,
+    share: FairShare,
+    *,
+    now: float,
 ) -> tuple[ScaleDecision, ScalingState] | None:
     """The decision to shrink to the share, with the state to keep; None if it has no more.
 
     Args:
-        seen: the job now.
+        observation: the job now.
         policy: what its owner allows.
         state: as kept.
         share: what it may have.
         now: Unix seconds.
     """
-    fitting = [size for size in policy.allowed() if size <= share.most]
-    if state.move is not None or not seen.steady or not fitting or seen.replicas <= fitting[-1]:
+    fitting = [size for size in policy.allowed() if size <= share.max_replicas]
+    if (
+        state.move is not None
+        or not observation.steady
+        or not fitting
+        or observation.replicas <= fitting[-1]
+    ):
         return None
-    case = Case.of(seen, policy, state, now)
-    rate = 0.0 if seen.model is None else seen.model.rate(case.world(fitting[-1]))
-    reason = f"gives {seen.replicas - fitting[-1]} of {seen.replicas} replicas: {share.why}"
-    return go(case, fitting[-1], rate, home=None, reason=reason)
+    case = DecisionInput.from_observation(observation, policy, state, now)
+    rate = (
+        0.0 if observation.model is None else observation.model.rate(case.world_size(fitting[-1]))
+    )
+    reason = (
+        f"gives {observation.replicas - fitting[-1]} of {observation.replicas} "
+        f"replicas: {share.reason}"
+    )
+    return start_move(case, fitting[-1], rate, fallback=None, reason=reason)
 
 
-def settle(
-    seen: Observation, policy: WatchPolicy, state: ScalingState, *, now: float
+def accept(
+    observation: JobObservation, policy: AutoscalingPolicy, state: ScalingState, *, now: float
 ) -> tuple[ScaleDecision, ScalingState] | None:
     """The decision to ask for those replicas that found a node; None while all may find one.
 
@@ -49,20 +64,22 @@ def settle(
     be the first to take whatever room there is.
 
     Args:
-        seen: the job now.
+        observation: the job now.
         policy: what its owner allows.
         state: as kept.
         now: Unix seconds.
     """
-    placed = seen.replicas - seen.unplaced
+    placed = observation.replicas - observation.unschedulable
     fitting = [size for size in policy.allowed() if size <= placed]
-    waits = not seen.unplaced or seen.unplaced_seconds < SETTLES_SECONDS
+    waits = not observation.unschedulable or observation.unschedulable_seconds < SETTLES_SECONDS
     if state.move is not None or waits or not fitting:
         return None
-    case = Case.of(seen, policy, state, now)
+    case = DecisionInput.from_observation(observation, policy, state, now)
     reason = (
-        f"settles for {fitting[-1]} of {seen.replicas} replicas: no node has had room for "
-        f"{seen.unplaced} of its pods for {seen.unplaced_seconds:.0f} s"
+        f"settles for {fitting[-1]} of {observation.replicas} replicas: no node has had room for "
+        f"{observation.unschedulable} of its pods for {observation.unschedulable_seconds:.0f} s"
     )
-    rate = 0.0 if seen.model is None else seen.model.rate(case.world(fitting[-1]))
-    return go(case, fitting[-1], rate, home=None, reason=reason)
+    rate = (
+        0.0 if observation.model is None else observation.model.rate(case.world_size(fitting[-1]))
+    )
+    return start_move(case, fitting[-1], rate, fallback=None, reason=reason)

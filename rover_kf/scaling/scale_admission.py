@@ -17,84 +17,94 @@ from rover_kf.api.decisions import ScaleDecision
 from rover_kf.scaling import headroom
 from rover_kf.scaling.decide import NOTHING_NEW, decide
 from rover_kf.scaling.decision_input import STAY
-from rover_kf.scaling.fair_sharing import View
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.replica_yield import give_way, settle
-from rover_kf.scaling.scaling_state import Observation, ScalingState
+from rover_kf.scaling.fair_sharing import FairShareView
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.replica_yield import accept, yield_replicas
+from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class AdmissionInput:
     """A job and what is around it."""
 
-    here: Observation
-    policy: WatchPolicy
-    memory: ScalingState
+    observation: JobObservation
+    policy: AutoscalingPolicy
+    state: ScalingState
     """As kept."""
-    view: View | None = None
+    view: FairShareView | None = None
     """None: it was not looked at, since nothing is wanted and nobody lacks room."""
-    refused: str = ""
+    denial: str = ""
     """Why the API server would not take the change that is wanted, by a dry run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionResult:
     """What the job does now."""
 
     decision: ScaleDecision
     state: ScalingState
     """To be kept with the decision; with a move, if it is not to stay."""
-    wants: int | None = None
+    desired: int | None = None
     """Replicas that it would have, were there room; 0: what it asks for; None: as before."""
     bound: str = ""
     """What has no room for these, if it is something that other jobs might give."""
-    refusal: str = ""
+    denial_reason: str = ""
     """What would pay and why it cannot be had; empty where nothing is in the way."""
-    ends_at: str = ""
+    limit_reason: str = ""
     """Why it cannot be had, alone."""
 
 
-def judge(look: Look, decision: ScaleDecision, state: ScalingState, *, now: float) -> Verdict:
+def admit(
+    inputs: AdmissionInput, decision: ScaleDecision, state: ScalingState, *, now: float
+) -> AdmissionResult:
     """What follows from what ``decide`` said of the same look.
 
     Args:
-        look: the job and what is around it.
+        inputs: the job and what is around it.
         decision: whatever there is room for.
         state: to be kept with that.
         now: Unix seconds.
     """
-    here, policy = look.here, look.policy
-    if look.view is not None:
-        given = give_way(here, policy, look.memory, look.view.share, now=now)
+    here, policy = inputs.observation, inputs.policy
+    if inputs.view is not None:
+        given = yield_replicas(here, policy, inputs.state, inputs.view.share, now=now)
         if given is not None:
-            return Verdict(*given, wants=0)
-    settled = settle(here, policy, look.memory, now=now)
+            return AdmissionResult(*given, desired=0)
+    settled = accept(here, policy, inputs.state, now=now)
     if settled is not None:
-        return Verdict(*settled, wants=0)
+        return AdmissionResult(*settled, desired=0)
     if decision.action == STAY:
-        return Verdict(decision, state, wants=None if decision.reason == NOTHING_NEW else 0)
-    most, why, bound = _most(look)
+        return AdmissionResult(
+            decision, state, desired=None if decision.reason == NOTHING_NEW else 0
+        )
+    most, why, bound = _max_replicas(inputs)
     if decision.target <= max(most, here.replicas):
-        return Verdict(decision, state, wants=0)
+        return AdmissionResult(decision, state, desired=0)
     bounded = dataclasses.replace(policy, max=int(max(most, here.replicas)))
-    less, state = decide(here, bounded, look.memory, now=now)
+    less, state = decide(here, bounded, inputs.state, now=now)
     less = dataclasses.replace(less, bound=why)
     # What other jobs might give, they shall know of.
-    wants = 0 if look.refused else decision.target
+    wants = 0 if inputs.denial else decision.target
     if less.action != STAY:
-        return Verdict(less, state, wants, bound)
+        return AdmissionResult(less, state, wants, bound)
     reason = f"{decision.target} replicas would pay, and {why}; {decision.reason}"
     refusal = f"{decision.target} would pay, and {why}"
-    return Verdict(dataclasses.replace(less, reason=reason), state, wants, bound, refusal, why)
+    return AdmissionResult(
+        dataclasses.replace(less, reason=reason), state, wants, bound, refusal, why
+    )
 
 
-def _most(look: Look) -> tuple[float, str, str]:
+def _max_replicas(inputs: AdmissionInput) -> tuple[float, str, str]:
     """How many replicas there is room for now, what that ends at, and that in a word."""
-    replicas, view = look.here.replicas, look.view
-    if look.refused:
-        return replicas, f"the API server would not take it: {look.refused}", ""
+    replicas, view = inputs.observation.replicas, inputs.view
+    if inputs.denial:
+        return replicas, f"the API server would not take it: {inputs.denial}", ""
     if view is None:
         return math.inf, "", ""
-    left, share = headroom.more_pods(view.need, view.around), view.share
+    left, share = headroom.pod_headroom(view.requirements, view.capacity), view.share
     most = replicas + left.count
-    return (most, left.why, left.bound) if most <= share.most else (share.most, share.why, "")
+    return (
+        (most, left.reason, left.bound)
+        if most <= share.max_replicas
+        else (share.max_replicas, share.reason, "")
+    )

@@ -23,7 +23,7 @@ MAX_DOUBLINGS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Observation:
+class JobObservation:
     """A job in one moment, as far as scaling cares."""
 
     replicas: int
@@ -38,9 +38,9 @@ class Observation:
     total_steps: int | None = None
     restart_seconds: float = 0.0
     """Last measured cost of a change of the world; 0 if there was none."""
-    unplaced: int = 0
+    unschedulable: int = 0
     """Of its Worker replicas, those that no node has room for while the others train."""
-    unplaced_seconds: float = 0.0
+    unschedulable_seconds: float = 0.0
     """For how long that is so."""
 
     @property
@@ -79,10 +79,10 @@ class Move:
     needed: float = 0.0
     """Least samples per second at target that make it no worse than origin."""
     reason: str = ""
-    home: int = 0
+    fallback_size: int = 0
     """Size to go back to if the target disappoints; 0: origin. They differ where a size between
     the two is tried on the way back."""
-    home_rate: float = 0.0
+    fallback_rate: float = 0.0
     """Samples per second there."""
     servers: int = 0
     """Parameter servers at origin; 0: the job has none, and rates are samples, not steps."""
@@ -91,12 +91,12 @@ class Move:
     """Whether the job is suspended for it, and resumed once all pods are gone."""
 
     @property
-    def here(self) -> tuple[int, int]:
+    def origin_size(self) -> tuple[int, int]:
         """Workers and parameter servers at origin."""
         return self.origin, self.servers
 
     @property
-    def there(self) -> tuple[int, int]:
+    def target_size(self) -> tuple[int, int]:
         """The same at target."""
         return self.target, self.target_servers
 
@@ -110,7 +110,11 @@ class Move:
     @property
     def fallback(self) -> tuple[int, float]:
         """Size to go back to, and its samples per second."""
-        return (self.home, self.home_rate) if self.home else (self.origin, self.baseline)
+        return (
+            (self.fallback_size, self.fallback_rate)
+            if self.fallback_size
+            else (self.origin, self.baseline)
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,11 +148,11 @@ class ScalingState:
     """Of the last change; 0 if there was none."""
     direction: int = 0
     """Of the last change: 1 up, -1 down, 0 none yet."""
-    kept: bool = False
+    verified: bool = False
     """Whether the last change was verified: what it led to is no longer on trial."""
     votes: int = 0
     """Windows in a row that wanted to go in ``voted`` direction."""
-    voted: int = 0
+    vote_direction: int = 0
     seen_until: float = 0.0
     """End of the newest window that was judged: no window votes twice."""
     bans: tuple[Ban, ...] = ()
@@ -178,14 +182,14 @@ class ScalingState:
         if self.move is None:
             return self
         made = dataclasses.replace(self.move, changed_at=now)
-        direction = 1 if made.there > made.here else -1
+        direction = 1 if made.target_size > made.origin_size else -1
         return dataclasses.replace(
             self,
             # A roll-back goes to a size that is known: there is nothing to verify.
             move=None if made.rolls_back else made,
             changed_at=now,
             direction=direction,
-            kept=False,
+            verified=False,
             votes=0,
-            voted=0,
+            vote_direction=0,
         )

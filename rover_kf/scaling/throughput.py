@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import window_medians
-from rover_kf.scaling.allreduce_model import StepLaw, fit_law
+from rover_kf.scaling.allreduce_model import AllReduceModel, fit_model
 from rover_kf.scaling.window_medians import SAME_BATCH, Median
 
 SEED_ERRORS = (
@@ -52,7 +52,7 @@ class Prediction:
 class ThroughputModel:
     """A fitted law and the medians it came from."""
 
-    law: StepLaw
+    step_model: AllReduceModel
     medians: tuple[Median, ...]
     """In the order in which they were first seen."""
     keeps_global_batch: bool
@@ -66,7 +66,7 @@ class ThroughputModel:
         """
         if world_size < 1:
             raise ValueError(world_size)
-        seen = self._seen(world_size)
+        seen = self._measured(world_size)
         if seen is not None:
             return seen.global_batch / seen.seconds
         batch = self._batch(world_size)
@@ -88,7 +88,7 @@ class ThroughputModel:
             ValueError: world_size is below 1.
         """
         rate = self.rate(world_size)
-        measured = self._seen(world_size) is not None
+        measured = self._measured(world_size) is not None
         width = self._width(world_size)
         lower, upper = rate * math.exp(-width), rate * math.exp(width)
         return Prediction(world_size, rate, lower, upper, measured)
@@ -106,9 +106,9 @@ class ThroughputModel:
         newest = max(self.medians, key=lambda median: median.ended_at)
         if nodes is None:
             nodes = math.ceil(world_size * newest.nodes / newest.world_size)
-        return self.law.seconds(nodes, world_size, global_batch / world_size)
+        return self.step_model.seconds(nodes, world_size, global_batch / world_size)
 
-    def _seen(self, world_size: int) -> Median | None:
+    def _measured(self, world_size: int) -> Median | None:
         """Newest median of that world; None if there is none with the batch of today."""
         here = [median for median in self.medians if median.world_size == world_size]
         if not here:
@@ -124,7 +124,7 @@ class ThroughputModel:
         return newest.global_batch / newest.world_size * world_size
 
     def _width(self, world_size: int) -> float:
-        if self._seen(world_size) is not None:
+        if self._measured(world_size) is not None:
             return MEASURED_WIDTH
         return self._half_width(world_size / max(median.world_size for median in self.medians))
 
@@ -141,7 +141,7 @@ class ThroughputModel:
         found = []
         for i in range(1, len(self.medians)):
             before, then = self.medians[:i], self.medians[i]
-            law = fit_law([median.row for median in before])
+            law = fit_model([median.row for median in before])
             row = then.row
             error = abs(math.log(law.seconds(row.nodes, row.world_size, row.batch) / row.seconds))
             factor = row.world_size / max(median.world_size for median in before)
@@ -156,10 +156,10 @@ def fit(windows: Iterable[Throughput]) -> ThroughputModel | None:
         windows: in the order of time; those without a step are left out.
     """
     used = [w for w in windows if w.step_seconds > 0 and w.world_size > 0]
-    found = window_medians.medians(window_medians.since_change(used))
+    found = window_medians.compute_medians(window_medians.since_change(used))
     if not found:
         return None
-    law = fit_law([median.row for median in found])
+    law = fit_model([median.row for median in found])
     return ThroughputModel(law, found, _keeps_global_batch(found))
 
 

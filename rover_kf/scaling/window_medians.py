@@ -45,7 +45,7 @@ class Median:
         return StepRow(self.nodes, self.world_size, each, self.seconds)
 
 
-def measured(windows: Sequence[Throughput]) -> float:
+def median_throughput(windows: Sequence[Throughput]) -> float:
     """Median throughput of the newest windows; they must be of one world size, at least one."""
     newest = _undisturbed(windows)[-WINDOWS_PER_WORLD:]
     return statistics.median(_batch_of(w) / w.step_seconds for w in newest)
@@ -54,7 +54,7 @@ def measured(windows: Sequence[Throughput]) -> float:
 def since_change(windows: Sequence[Throughput]) -> Sequence[Throughput]:
     """What was seen since the newest visit to a world whose step time is another than before."""
     since = 0
-    for places in _by_place(windows):
+    for places in _by_world(windows):
         quiet = [i for i in places if _is_quiet(windows[i])]
         start = level_start([windows[i].step_seconds for i in quiet])
         since = max(since, quiet[start] if start else 0)
@@ -81,14 +81,14 @@ def _jumped(seconds: Sequence[float]) -> bool:
     return min(off) > CHANGED or max(off) < -CHANGED
 
 
-def medians(windows: Sequence[Throughput]) -> tuple[Median, ...]:
+def compute_medians(windows: Sequence[Throughput]) -> tuple[Median, ...]:
     """Of each world and batch, in the order in which they were first seen.
 
     Args:
         windows: that hold steps, in the order of time.
     """
     found = []
-    for places in _by_place(windows):
+    for places in _by_world(windows):
         rows = _undisturbed([windows[i] for i in places])[-WINDOWS_PER_WORLD:]
         found.append(
             Median(
@@ -103,7 +103,7 @@ def medians(windows: Sequence[Throughput]) -> tuple[Median, ...]:
     return tuple(sorted(found, key=lambda median: median.first_at))
 
 
-def _by_place(windows: Sequence[Throughput]) -> list[list[int]]:
+def _by_world(windows: Sequence[Throughput]) -> list[list[int]]:
     """Indices of the windows of each world and batch."""
     groups: dict[tuple[int, int], list[list[int]]] = {}
     for i, window in enumerate(windows):

@@ -28,14 +28,14 @@ _MMAP_THRESHOLD = -3
 _LARGE_BYTES = 1 << 20
 
 
-def give_back_large_blocks() -> None:
+def tune_malloc() -> None:
     """For the whole process; another C library does as it likes."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-_GARBAGE = 10_000, 5, 5
+_GC_THRESHOLDS = 10_000, 5, 5
 
 
 """Objects made since a look for cycles among the youngest, and looks until the next older ones are
@@ -46,7 +46,7 @@ thousand launchers joined at once."""
 def main() -> int:
     """Serve until SIGTERM; returns the exit code."""
     try:
-        credentials.take_over(os.environ)
+        credentials.drop_shadowed_variables(os.environ)
         told = settings.read(os.environ)
         form = os.environ.get(names.ENV_LOG_FORMAT, "")
         logging_format.configure(form, job=told.job, namespace=told.namespace, pod=told.pod)
@@ -54,9 +54,9 @@ def main() -> int:
     except errors.InputError as error:
         sys.stderr.write(f"rover-sidecar: {error}\n")
         return error.exit_code
-    give_back_large_blocks()
+    tune_malloc()
     gc.freeze()  # what is loaded stays
-    gc.set_threshold(*_GARBAGE)
+    gc.set_threshold(*_GC_THRESHOLDS)
     asyncio.run(daemon.run())
     return 0
 

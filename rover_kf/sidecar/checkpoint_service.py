@@ -22,66 +22,66 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import (
     ArenaRequest,
-    HeldRequest,
+    RestorableStepsRequest,
     RestoreReply,
     RestoreRequest,
-    Sealed,
+    SlotSealed,
     WaitRequest,
 )
-from rover_kf.api.replica_checks import SealTaken
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.replica_checks import SealAck
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.slot_record import SLOTS, Seal
 from rover_kf.sidecar import tasks
-from rover_kf.sidecar.consistency.digest_worker import ReplicaCheck
+from rover_kf.sidecar.consistency.digest_worker import ReplicaDigester
 from rover_kf.sidecar.http.app import read, reply
-from rover_kf.sidecar.interfaces import Peers, Story
-from rover_kf.sidecar.persist.job_storage import Place
+from rover_kf.sidecar.interfaces import EventRecorder, PeerClient
+from rover_kf.sidecar.persist.job_storage import JobStorage
 from rover_kf.sidecar.persist.persister import Persister
-from rover_kf.sidecar.replication.inventory import KeptReplicas
-from rover_kf.sidecar.replication.replicator import Replicas
-from rover_kf.sidecar.restore.restorable_steps import HeldSteps
+from rover_kf.sidecar.replication.inventory import ReplicaInventory
+from rover_kf.sidecar.replication.replicator import Replicator
+from rover_kf.sidecar.restore.restorable_steps import RestorableStepFinder
 from rover_kf.sidecar.restore.restorer import Restorer
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots.rank_assignments import Assignment
+from rover_kf.sidecar.slots.rank_assignments import RankAssignment
 from rover_kf.sidecar.slots.server import SlotServer
-from rover_kf.sidecar.slots.slots import Slots, describe
-from rover_kf.sidecar.slots.verifier import Examination
-from rover_kf.sidecar.tasks import lasting
+from rover_kf.sidecar.slots.slots import PodSlots, describe
+from rover_kf.sidecar.slots.verifier import SlotVerifier
+from rover_kf.sidecar.tasks import run_forever
 
 
-def newest(slots: Slots) -> list[Sealed]:
+def newest_sealed(slots: PodSlots) -> list[SlotSealed]:
     """Each local rank's newest slot, as of the round in which the rank was last. It blocks.
 
     Raises:
         OSError: slots cannot be looked at.
     """
-    found: list[Sealed] = []
+    found: list[SlotSealed] = []
     for local_rank in slots.local_ranks():
         for seal in slots.arena(local_rank).sealed()[:1]:
             now = slots.assignments.get(local_rank)
-            if now is not None and now.round != seal.round and _is_of(seal, now):
-                found.append(restored(local_rank, seal, now))
+            if now is not None and now.round != seal.round and _is_restorable_as(seal, now):
+                found.append(restored_report(local_rank, seal, now))
             else:
-                found.append(Sealed(local_rank, **describe(seal)))
+                found.append(SlotSealed(local_rank, **describe(seal)))
     return found
 
 
-def _is_of(seal: Seal, now: Assignment) -> bool:
+def _is_restorable_as(seal: Seal, now: RankAssignment) -> bool:
     """Whether a rank goes on from it as it is; a restore that was cut off may have changed none."""
     of_any = seal.replicated or not seal.ranks
     return of_any or (seal.rank, seal.world_size) == (now.rank, now.world_size)
 
 
-def restored(local_rank: int, seal: Seal, now: Assignment) -> Sealed:
+def restored_report(local_rank: int, seal: Seal, now: RankAssignment) -> SlotSealed:
     """A slot that a rank goes on from."""
     known = describe(seal) | dataclasses.asdict(now)
-    return Sealed(local_rank, **known, restored=True, made_in=seal.round)
+    return SlotSealed(local_rank, **known, restored=True, origin_round=seal.round)
 
 
 _log = logging.getLogger(__name__)
 
 
-_MOST_WAITING = 256
+_MAX_WAITING = 256
 
 
 """Seals not yet told to the coordinator; beyond it the oldest are dropped from its account."""
@@ -90,19 +90,19 @@ _MOST_WAITING = 256
 _POLL_SECONDS = 0.05
 
 
-_TAKEN_UP_A_SECOND = 1 << 30
+_MIN_LOAD_RATE = 1 << 30
 
 
 """Bytes of a state, by a process that starts from it; at the least."""
 
 
-_LONGEST_TO_TAKE_UP = 5.0
+_MAX_LOAD_SECONDS = 5.0
 
 
 """Seconds."""
 
 
-class Checkpoints:
+class CheckpointService:
     """One a sidecar.
 
     Args:
@@ -113,39 +113,45 @@ class Checkpoints:
     """
 
     def __init__(
-        self, settings: SidecarSettings, peers: Peers, story: Story, place: Place | None
+        self,
+        settings: SidecarSettings,
+        peers: PeerClient,
+        events: EventRecorder,
+        storage: JobStorage | None,
     ) -> None:
-        self._settings, self._peers, self._story = settings, peers, story
-        self._slots, self._place = Slots(settings), place
-        self._persister = Persister(settings, self._slots, place, peers, story) if place else None
-        self._replicas = Replicas(settings, self._slots, peers, story)
-        self._kept = KeptReplicas(self._slots, story)
-        self._check = ReplicaCheck(settings, self._slots, peers)
-        self._examination = Examination(self._slots)
-        self._server = SlotServer(self._slots)
-        stored = place.stored if place else None
-        self._restorer = Restorer(
-            settings, self._examination, stored, peers, story, server=self._server
+        self._settings, self._peers, self._events = settings, peers, events
+        self._slots, self._storage = PodSlots(settings), storage
+        self._persister = (
+            Persister(settings, self._slots, storage, peers, events) if storage else None
         )
-        self._held = HeldSteps(settings, self._slots, stored, peers)
+        self._replicator = Replicator(settings, self._slots, peers, events)
+        self._inventory = ReplicaInventory(self._slots, events)
+        self._digester = ReplicaDigester(settings, self._slots, peers)
+        self._verifier = SlotVerifier(self._slots)
+        self._server = SlotServer(self._slots)
+        stored = storage.checkpoints if storage else None
+        self._restorer = Restorer(
+            settings, self._verifier, stored, peers, events, server=self._server
+        )
+        self._restorable_steps = RestorableStepFinder(settings, self._slots, stored, peers)
         self._allocating = asyncio.Lock()
-        self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_WAITING)
+        self._seals: collections.deque[SlotSealed] = collections.deque(maxlen=_MAX_WAITING)
         self._news = asyncio.Event()
-        self._again = False
+        self._report_all = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin the background work; finds what an earlier sidecar left."""
-        asyncio.get_running_loop().set_default_executor(tasks.executor())
-        self.tell_again()
-        self._tasks.append(lasting(self._tell_seals))
-        self._tasks.append(lasting(self._replicas.run))
+        asyncio.get_running_loop().set_default_executor(tasks.low_priority_executor())
+        self.report_all_slots()
+        self._tasks.append(run_forever(self._report_seals))
+        self._tasks.append(run_forever(self._replicator.run))
         if self._persister is not None:
-            self._tasks.append(lasting(self._persister.run))
+            self._tasks.append(run_forever(self._persister.run))
 
-    def tell_again(self) -> None:
+    def report_all_slots(self) -> None:
         """A coordinator has come that may know nothing of what is in this pod's slots."""
-        self._again = True
+        self._report_all = True
         self._news.set()
 
     async def stop(self) -> None:
@@ -156,9 +162,9 @@ class Checkpoints:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._tasks.clear()
-        await self._check.stop()
-        await self._examination.stop()
-        await self._kept.stop()
+        await self._digester.stop()
+        await self._verifier.stop()
+        await self._inventory.stop()
 
     def local_routes(self) -> list[web.RouteDef]:
         """For the Unix socket."""
@@ -174,7 +180,7 @@ class Checkpoints:
 
     def peer_routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        return [*self._server.routes(), *self._kept.routes()]
+        return [*self._server.routes(), *self._inventory.routes()]
 
     async def _on_arena(self, request: web.Request) -> web.Response:
         wanted = await read(request, ArenaRequest)
@@ -182,33 +188,33 @@ class Checkpoints:
             return reply(await asyncio.to_thread(self._slots.allocate, wanted))
 
     async def _on_sealed(self, request: web.Request) -> web.Response:
-        sealed = await read(request, Sealed)
-        assignment = Assignment(sealed.rank, sealed.world_size, sealed.round)
+        sealed = await read(request, SlotSealed)
+        assignment = RankAssignment(sealed.rank, sealed.world_size, sealed.round)
         await asyncio.to_thread(self._slots.assignments.set, sealed.local_rank, assignment)
-        self._queue(self._completed(sealed))
-        return reply(Acknowledged())
+        self._queue(self._with_pod_identity(sealed))
+        return reply(Ack())
 
     async def _on_restore(self, request: web.Request) -> web.Response:
         asked = await read(request, RestoreRequest)
         answer = await self._restorer.restore(asked)
-        if not asked.look:
-            self._tell_restored(asked, answer)
+        if not asked.plain_data_only:
+            self._report_restored(asked, answer)
         return reply(answer)
 
     async def _on_flush(self, _: web.Request) -> web.Response:
-        if self._persister is None or self._place is None:
+        if self._persister is None or self._storage is None:
             reason = "no checkpoint path is set: checkpoints stay in memory"
-            return reply(Acknowledged(reason=reason))
-        with self._place.cap.lifted():
+            return reply(Ack(reason=reason))
+        with self._storage.limiter.unlimited():
             return reply(await self._persister.flush())
 
     async def _on_examine(self, _: web.Request) -> web.Response:
-        self._examination.begin()
-        return reply(Acknowledged())
+        self._verifier.begin()
+        return reply(Ack())
 
     async def _on_held(self, request: web.Request) -> web.Response:
-        asked = await read(request, HeldRequest)
-        return reply(await self._held.find(asked.local_rank))
+        asked = await read(request, RestorableStepsRequest)
+        return reply(await self._restorable_steps.find_steps(asked.local_rank))
 
     async def _on_wait(self, request: web.Request) -> web.Response:
         wanted = await read(request, WaitRequest)
@@ -218,40 +224,40 @@ class Checkpoints:
             waited = await self._persister.wait_durable(wanted.step, wanted.timeout_seconds)
             return reply(waited)
         if wanted.level == "replica":
-            waited = await self._peers.ask_coordinator(names.PATH_COMMIT_WAIT, wanted, Acknowledged)
+            waited = await self._peers.call_coordinator(names.PATH_COMMIT_WAIT, wanted, Ack)
             return reply(waited)
         if wanted.level != "durable":
             raise errors.InputError(
                 f"level is {wanted.level!r}; allowed: 'memory', 'replica', 'durable'"
             )
         reason = "no checkpoint path is set: checkpoints stay in memory"
-        return reply(Acknowledged(done=False, reason=reason))
+        return reply(Ack(done=False, reason=reason))
 
-    async def _wait_sealed(self, wanted: WaitRequest) -> Acknowledged:
-        deadline = time.monotonic() + wanted.timeout_seconds
+    async def _wait_sealed(self, request: WaitRequest) -> Ack:
+        deadline = time.monotonic() + request.timeout_seconds
         while True:
             ranks = await asyncio.to_thread(self._slots.local_ranks)
             newest = [self._slots.arena(rank).sealed()[:1] for rank in ranks]
-            if newest and all(seals and seals[0].step >= wanted.step for seals in newest):
-                return Acknowledged()
+            if newest and all(seals and seals[0].step >= request.step for seals in newest):
+                return Ack()
             if time.monotonic() > deadline:
-                return Acknowledged(done=False, reason=f"step {wanted.step} is not sealed yet")
+                return Ack(done=False, reason=f"step {request.step} is not sealed yet")
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _tell_seals(self) -> None:
+    async def _report_seals(self) -> None:
         """Checksum each new seal and tell the coordinator; for ever."""
         while True:
             await self._news.wait()
             self._news.clear()
-            if self._again:
-                self._again = False
+            if self._report_all:
+                self._report_all = False
                 await self._find_seals()
             while self._seals:
                 sealed = self._seals.popleft()
-                if not self._is_behind(sealed):
-                    await self._tell(sealed)
+                if not self._is_superseded(sealed):
+                    await self._report_seal(sealed)
 
-    def _is_behind(self, sealed: Sealed) -> bool:
+    def _is_superseded(self, sealed: SlotSealed) -> bool:
         """Whether no slot holds it any more, and the coordinator is told of newer ones next.
 
         After it was away there are hundreds of such, and a new world's requests wait for them.
@@ -262,54 +268,54 @@ class Checkpoints:
         held = self._slots.arena(sealed.local_rank).sealed()
         return bool(held) and all(seal.step > sealed.step for seal in held)
 
-    async def _tell(self, sealed: Sealed) -> None:
+    async def _report_seal(self, sealed: SlotSealed) -> None:
         try:
             for seal in self._slots.arena(sealed.local_rank).sealed():
                 if (seal.slot, seal.step) == (sealed.slot, sealed.step):
                     found = await asyncio.to_thread(self._slots.checksum, sealed.local_rank, seal)
                     sealed = dataclasses.replace(sealed, checksum=found)
-        except (errors.TornSnapshot, OSError) as overwritten:
+        except (errors.CorruptSnapshot, OSError) as overwritten:
             _log.info("no checksum of step %d: %s", sealed.step, overwritten)
         try:
             path = names.PATH_COMMIT_SEALED
-            taken = await self._peers.ask_coordinator(path, sealed, SealTaken)
+            taken = await self._peers.call_coordinator(path, sealed, SealAck)
         except errors.RoverError as error:
             _log.warning("the coordinator does not know of step %d: %s", sealed.step, error)
             return
-        if taken.check:
-            self._check.begin(sealed)
+        if taken.send_digest:
+            self._digester.begin(sealed)
 
-    def _completed(self, sealed: Sealed) -> Sealed:
+    def _with_pod_identity(self, sealed: SlotSealed) -> SlotSealed:
         """With what the trainer does not know."""
         settings = self._settings
         return dataclasses.replace(
             sealed, pod=settings.pod, address=settings.endpoint, node=settings.node
         )
 
-    def _tell_restored(self, asked: RestoreRequest, answer: RestoreReply) -> None:
+    def _report_restored(self, request: RestoreRequest, answer: RestoreReply) -> None:
         """The state that a round goes on from is persisted if it is not durable yet.
 
         Once the process has taken it up: both at a time keep the job waiting for longer.
         """
         if answer.step is None:
             return
-        pause = min(answer.snapshot_bytes / _TAKEN_UP_A_SECOND, _LONGEST_TO_TAKE_UP)
-        now = Assignment(asked.rank, asked.world_size, asked.round)
-        for seal in self._slots.arena(asked.local_rank).sealed():
+        pause = min(answer.snapshot_bytes / _MIN_LOAD_RATE, _MAX_LOAD_SECONDS)
+        now = RankAssignment(request.rank, request.world_size, request.round)
+        for seal in self._slots.arena(request.local_rank).sealed():
             if seal.step == answer.step:
-                told = restored(asked.local_rank, seal, now)
+                told = restored_report(request.local_rank, seal, now)
                 loop = asyncio.get_running_loop()
-                loop.call_later(pause, self._queue, self._completed(told))
+                loop.call_later(pause, self._queue, self._with_pod_identity(told))
                 return
 
-    def _queue(self, sealed: Sealed) -> None:
+    def _queue(self, sealed: SlotSealed) -> None:
         self._seals.append(sealed)
         self._news.set()
 
     async def _find_seals(self) -> None:
         try:
-            found = await asyncio.to_thread(newest, self._slots)
+            found = await asyncio.to_thread(newest_sealed, self._slots)
         except OSError as error:
             _log.warning("the coordinator is told of no slot: %s", error)
             return
-        self._seals.extend(map(self._completed, found))
+        self._seals.extend(map(self._with_pod_identity, found))

@@ -18,29 +18,29 @@ import signal
 from aiohttp import web
 
 from rover_kf.api import names
-from rover_kf.api.coordinator_address import PodAddresses, Whereabouts
+from rover_kf.api.coordinator_address import CoordinatorAddress, PodAddresses
 from rover_kf.api.membership import Identity
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.coordinator import data_service
-from rover_kf.coordinator.address_broadcast import Herald
-from rover_kf.coordinator.commit.commit_service import Commits
-from rover_kf.coordinator.service import Coordinator
-from rover_kf.sidecar.checkpoint_service import Checkpoints
-from rover_kf.sidecar.event_log import Chronicle, Messenger
+from rover_kf.coordinator.address_broadcast import AddressBroadcaster
+from rover_kf.coordinator.commit.commit_service import CommitService
+from rover_kf.coordinator.service import CoordinatorService
+from rover_kf.sidecar.checkpoint_service import CheckpointService
+from rover_kf.sidecar.event_log import EventForwarder, EventLog
 from rover_kf.sidecar.http.app import (
     IDLE_SECONDS,
     LINGER_SECONDS,
-    LONGEST_BODY,
-    LONGEST_LOCAL_BODY,
-    application,
+    MAX_BODY_BYTES,
+    MAX_LOCAL_BODY_BYTES,
+    make_application,
     read,
     reply,
 )
-from rover_kf.sidecar.http.authentication import make_gate
-from rover_kf.sidecar.http.peer_client import SidecarPeers
-from rover_kf.sidecar.persist.job_storage import place_of
+from rover_kf.sidecar.http.authentication import make_authenticator
+from rover_kf.sidecar.http.peer_client import HttpPeerClient
+from rover_kf.sidecar.persist.job_storage import open_job_storage
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.tls.reloading import secured
+from rover_kf.sidecar.tls.reloading import create_tls
 
 _log = logging.getLogger(__name__)
 
@@ -70,25 +70,29 @@ class Daemon:
 
     def __init__(self, settings: SidecarSettings) -> None:
         self._settings = settings
-        self._chronicle = Chronicle(settings.pod)
-        self._tls = secured(settings, self._tell_of_certificate)
-        self._peers = SidecarPeers(settings, self._tls)
-        self._messenger = Messenger(settings.pod, self._peers)
-        story = self._chronicle if settings.is_coordinator else self._messenger
-        self._place = place = place_of(settings)
-        self._checkpoints = Checkpoints(settings, self._peers, story, place)
-        self._peers.copy.replaced = self._checkpoints.tell_again
+        self._event_log = EventLog(settings.pod)
+        self._tls = create_tls(settings, self._report_certificate)
+        self._peers = HttpPeerClient(settings, self._tls)
+        self._event_forwarder = EventForwarder(settings.pod, self._peers)
+        story = self._event_log if settings.is_coordinator else self._event_forwarder
+        self._storage = place = open_job_storage(settings)
+        self._checkpoints = CheckpointService(settings, self._peers, story, place)
+        self._peers.state_replica.on_replaced = self._checkpoints.report_all_slots
         self._coordinator = (
-            Coordinator(
+            CoordinatorService(
                 settings,
-                self._chronicle,
-                Commits(settings, story, self._peers, storage=place.stored if place else None),
-                self._peers.copy,
+                self._event_log,
+                CommitService(
+                    settings, story, self._peers, storage=place.checkpoints if place else None
+                ),
+                self._peers.state_replica,
             )
             if settings.is_coordinator
             else None
         )
-        self._herald = Herald(settings, self._peers) if settings.is_coordinator else None
+        self._broadcaster = (
+            AddressBroadcaster(settings, self._peers) if settings.is_coordinator else None
+        )
         self._runners: list[web.AppRunner] = []
 
     async def run(self) -> None:
@@ -105,12 +109,12 @@ class Daemon:
     async def start(self) -> None:
         """Open both listeners and begin the background work."""
         for folder in (names.RUN_DIR, names.ARENA_DIR):
-            make_shared(self._settings.home / folder)
+            make_shared(self._settings.volume_path / folder)
         await self._peers.start()
         if self._coordinator is not None:
             await self._coordinator.start()
         else:
-            await self._messenger.start()
+            await self._event_forwarder.start()
         await self._listen(self._tcp_routes(), local=False)
         await self._checkpoints.start()
         await self._listen(self._local_routes(), local=True)
@@ -118,23 +122,23 @@ class Daemon:
 
     async def stop(self) -> None:
         """Close what start opened; the coordinator first waits for members that still end."""
-        if self._herald is not None:
-            await self._herald.stop()
+        if self._broadcaster is not None:
+            await self._broadcaster.stop()
         if self._coordinator is not None:
             await self._coordinator.stop()
-        await self._messenger.stop()
+        await self._event_forwarder.stop()
         await self._checkpoints.stop()
-        if self._place is not None:
-            await asyncio.to_thread(self._place.close)
+        if self._storage is not None:
+            await asyncio.to_thread(self._storage.close)
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
         await self._peers.stop()
         if self._tls is not None:
             await self._tls.stop()
 
-    def _tell_of_certificate(self, message: str) -> None:
+    def _report_certificate(self, message: str) -> None:
         # All pods have the same one: one of them tells it of the job.
         if self._settings.is_coordinator:
-            self._chronicle.record(names.EVENT_CERTIFICATE_INVALID, message, warning=True)
+            self._event_log.record(names.EVENT_CERTIFICATE_INVALID, message, warning=True)
         else:
             _log.warning("%s", message)
 
@@ -142,9 +146,11 @@ class Daemon:
         return self._settings.address, self._settings.port
 
     async def _listen(self, routes: list[web.RouteDef], *, local: bool) -> None:
-        gate = None if local else make_gate(self._settings)
+        gate = None if local else make_authenticator(self._settings)
         runner = web.AppRunner(
-            application(routes, gate, longest=LONGEST_LOCAL_BODY if local else LONGEST_BODY),
+            make_application(
+                routes, gate, max_body_bytes=MAX_LOCAL_BODY_BYTES if local else MAX_BODY_BYTES
+            ),
             access_log=None,
             handler_cancellation=True,  # a closed connection is news (rendezvous)
             shutdown_timeout=SHUTDOWN_SECONDS,
@@ -162,7 +168,7 @@ class Daemon:
                 *self._address(),
                 reuse_address=True,
                 backlog=BACKLOG,
-                ssl_context=self._tls.listening if self._tls else None,
+                ssl_context=self._tls.server_context if self._tls else None,
             )
             try:
                 await site.start()
@@ -174,7 +180,7 @@ class Daemon:
             return
 
     async def _open_socket(self, runner: web.AppRunner) -> None:
-        path = self._settings.home / names.SOCKET
+        path = self._settings.volume_path / names.SOCKET
         # Under another name until it can be used by any user: clients never see it half-made.
         early = path.with_suffix(".new")
         with contextlib.suppress(FileNotFoundError):
@@ -190,8 +196,11 @@ class Daemon:
             *self._checkpoints.local_routes(),
         ]
         if self._coordinator is not None:
-            own = [*map(self._heralded, self._coordinator.local_routes())]
-            return [*routes, *(map(self._lent, own) if self._settings.ledger_host else own)]
+            own = [*map(self._announce_on_join, self._coordinator.local_routes())]
+            return [
+                *routes,
+                *(map(self._proxy_data_route, own) if self._settings.ledger_host else own),
+            ]
         forwarded = [web.post(path, self._forward) for path in (*RENDEZVOUS, *data_service.PATHS)]
         return [*routes, *forwarded, web.post(names.PATH_SAMPLES, self._forward)]
 
@@ -204,43 +213,45 @@ class Daemon:
         if self._coordinator is not None:
             located = web.post(names.PATH_PODS, self._on_pods)
             return [*routes, located, *self._coordinator.routes()]
-        told = web.post(names.PATH_COORDINATOR, self._on_whereabouts)
+        told = web.post(names.PATH_COORDINATOR, self._on_coordinator_address)
         return [*routes, told, web.route("*", "/v1/{path:.*}", self._on_misdirected)]
 
-    def _heralded(self, route: web.RouteDef) -> web.RouteDef:
+    def _announce_on_join(self, route: web.RouteDef) -> web.RouteDef:
         """The launcher's join begins to tell the other pods where it leads.
 
         Sooner, their names may not be known yet, and name servers keep that for half a minute.
         """
-        if route.path != names.PATH_JOIN or self._herald is None:
+        if route.path != names.PATH_JOIN or self._broadcaster is None:
             return route
-        herald, join = self._herald, route.handler
+        herald, join = self._broadcaster, route.handler
 
-        async def told(request: web.Request) -> web.StreamResponse:
+        async def announce_and_join(request: web.Request) -> web.StreamResponse:
             herald.begin()
             found: web.StreamResponse = await join(request)
             return found
 
-        return web.post(route.path, told)
+        return web.post(route.path, announce_and_join)
 
-    def _lent(self, route: web.RouteDef) -> web.RouteDef:
+    def _proxy_data_route(self, route: web.RouteDef) -> web.RouteDef:
         """Records come from another world's sidecar: this one has no ledger."""
-        return web.post(route.path, self._lend) if route.path in data_service.PATHS else route
+        return (
+            web.post(route.path, self._forward_data) if route.path in data_service.PATHS else route
+        )
 
-    async def _lend(self, request: web.Request) -> web.Response:
-        status, body = await self._peers.lend(request.path, await request.read())
+    async def _forward_data(self, request: web.Request) -> web.Response:
+        status, body = await self._peers.forward_data(request.path, await request.read())
         return web.Response(status=status, body=body, content_type="application/json")
 
-    async def _on_whereabouts(self, request: web.Request) -> web.Response:
-        told = await read(request, Whereabouts)
-        self._peers.told(told.address)
-        return reply(Acknowledged())
+    async def _on_coordinator_address(self, request: web.Request) -> web.Response:
+        told = await read(request, CoordinatorAddress)
+        self._peers.set_coordinator_address(told.address)
+        return reply(Ack())
 
     async def _on_pods(self, request: web.Request) -> web.Response:
         told = await read(request, PodAddresses)
-        if self._herald is not None:
-            self._herald.locate(told.addresses)
-        return reply(Acknowledged())
+        if self._broadcaster is not None:
+            self._broadcaster.locate(told.addresses)
+        return reply(Ack())
 
     async def _on_self(self, _: web.Request) -> web.Response:
         settings = self._settings
@@ -257,7 +268,7 @@ class Daemon:
         )
 
     async def _on_health(self, _: web.Request) -> web.Response:
-        return reply(Acknowledged())
+        return reply(Ack())
 
     async def _on_metrics(self, _: web.Request) -> web.Response:
         from rover_kf.metrics import exporter  # noqa: PLC0415 - not needed to start
@@ -268,15 +279,15 @@ class Daemon:
             settings.pod,
             settings.job,
             status,
-            told=self._chronicle.counts,
+            event_counts=self._event_log.counts,
             storage=settings.checkpoint_path is not None,
-            silent_seconds=self._place.silent_seconds if self._place else 0.0,
-            certificate_ends=self._tls.ends if self._tls else 0.0,
+            silent_seconds=self._storage.silent_seconds if self._storage else 0.0,
+            certificate_ends=self._tls.not_after if self._tls else 0.0,
         )
         return web.Response(body=body, headers={"Content-Type": exporter.CONTENT_TYPE})
 
     async def _forward(self, request: web.Request) -> web.Response:
-        self._peers.seek()
+        self._peers.allow_lookups()
         status, body = await self._peers.forward(request.path, await request.read())
         return web.Response(status=status, body=body, content_type="application/json")
 

@@ -13,25 +13,25 @@ import logging
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
-from rover_kf.api.status import Acknowledged
-from rover_kf.sidecar.interfaces import Peers
-from rover_kf.sidecar.tasks import lasting
-from rover_kf.system.steady_clock import SteadyClock
+from rover_kf.api.status import Ack
+from rover_kf.sidecar.interfaces import PeerClient
+from rover_kf.sidecar.tasks import run_forever
+from rover_kf.system.steady_clock import MonotonicWallClock
 
 _log = logging.getLogger(__name__)
 
-MOST_EVENTS = 256
+MAX_EVENTS = 256
 """Events kept; of what is told most often the oldest goes for a new one: hundreds of ranks that say
 what they resume from must not take the place of the one that says why."""
-LONGEST_MESSAGE = 1000
+MAX_MESSAGE_LENGTH = 1000
 """Characters; a Kubernetes Event takes 1024."""
 
 
-class Chronicle:
+class EventLog:
     """The coordinator's side; a Story for its own sidecar too."""
 
     def __init__(self, source: str) -> None:
-        self._source, self._clock = source, SteadyClock()
+        self._source, self._clock = source, MonotonicWallClock()
         self._events: list[Event] = []
         self.sequence = 0
         """Of the newest event."""
@@ -45,13 +45,13 @@ class Chronicle:
     def add(self, event: Event) -> None:
         """Add any pod's event."""
         self.sequence += 1
-        if len(self.counts) < MOST_EVENTS or event.reason in self.counts:
+        if len(self.counts) < MAX_EVENTS or event.reason in self.counts:
             self.counts[event.reason] += 1
         kept = dataclasses.replace(
-            event, sequence=self.sequence, message=event.message[:LONGEST_MESSAGE]
+            event, sequence=self.sequence, message=event.message[:MAX_MESSAGE_LENGTH]
         )
         self._events.append(kept)
-        if len(self._events) > MOST_EVENTS:
+        if len(self._events) > MAX_EVENTS:
             reasons = collections.Counter(one.reason for one in self._events)
             ((commonest, _),) = reasons.most_common(1)
             self._events.remove(next(one for one in self._events if one.reason == commonest))
@@ -63,13 +63,13 @@ class Chronicle:
         return tuple(event for event in self._events if event.sequence > sequence)
 
 
-class Messenger:
+class EventForwarder:
     """The other pods' side: a Story whose events go to the coordinator."""
 
-    def __init__(self, source: str, peers: Peers) -> None:
+    def __init__(self, source: str, peers: PeerClient) -> None:
         self._source, self._peers = source, peers
-        self._clock = SteadyClock()
-        self._events: asyncio.Queue[Event] = asyncio.Queue(maxsize=MOST_EVENTS)
+        self._clock = MonotonicWallClock()
+        self._events: asyncio.Queue[Event] = asyncio.Queue(maxsize=MAX_EVENTS)
         self._task: asyncio.Task[None] | None = None
 
     def record(self, reason: str, message: str, *, warning: bool = False) -> None:
@@ -83,7 +83,7 @@ class Messenger:
 
     async def start(self) -> None:
         """Begin to deliver."""
-        self._task = lasting(self._deliver)
+        self._task = run_forever(self._deliver)
 
     async def stop(self) -> None:
         """Stop delivering."""
@@ -96,6 +96,6 @@ class Messenger:
         while True:
             event = await self._events.get()
             try:
-                await self._peers.ask_coordinator(names.PATH_EVENTS, event, Acknowledged)
+                await self._peers.call_coordinator(names.PATH_EVENTS, event, Ack)
             except errors.RoverError as error:
                 _log.warning("the coordinator was not told of %s: %s", event.reason, error)

@@ -11,14 +11,14 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Story(Protocol):
+class EventRecorder(Protocol):
     """Where events of the job are told; at the coordinator in the end."""
 
     def record(self, reason: str, message: str, *, warning: bool = False) -> None:
         """Tell one event; returns at once, never raises."""
 
 
-class Stream(Protocol):
+class ResponseStream(Protocol):
     """A reply whose body is read in pieces."""
 
     status: int
@@ -28,10 +28,10 @@ class Stream(Protocol):
         """The body."""
 
 
-class Peers(Protocol):
+class PeerClient(Protocol):
     """Other sidecars, reached over TCP with this pod's token."""
 
-    async def ask_coordinator(self, path: str, message: object, reply: type[T]) -> T:
+    async def call_coordinator(self, path: str, message: object, reply: type[T]) -> T:
         """POST to the coordinator; retries while it cannot be reached, up to a minute.
 
         Raises:
@@ -39,7 +39,7 @@ class Peers(Protocol):
             RoverError: of the class that the coordinator answered with.
         """
 
-    async def tell(self, host: str, path: str, message: object, reply: type[T]) -> T:
+    async def post(self, host: str, path: str, message: object, reply: type[T]) -> T:
         """POST to the sidecar at host:port, once, for a few seconds at most.
 
         Raises:
@@ -49,7 +49,7 @@ class Peers(Protocol):
 
     def get(
         self, address: str, path: str, *, offset: int = 0
-    ) -> contextlib.AbstractAsyncContextManager[Stream]:
+    ) -> contextlib.AbstractAsyncContextManager[ResponseStream]:
         """GET from the sidecar at host:port.
 
         Args:

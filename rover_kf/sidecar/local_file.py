@@ -39,7 +39,7 @@ def read(path: pathlib.Path, kind: type[T], pod_uid: str, *, otherwise: str) -> 
         found = codec.loads(kind, shared_volume.read(path))
     except FileNotFoundError:
         return None
-    except (OSError, errors.MessageError) as error:
+    except (OSError, errors.ProtocolError) as error:
         _log.warning("%s cannot be read, %s: %s", path, otherwise, error)
         return None
     return found if found.pod_uid == pod_uid else None

@@ -53,7 +53,7 @@ def install(destination: pathlib.Path) -> None:
     known.mkdir()
     (known / "METADATA").write_text(METADATA)
     (known / "entry_points.txt").write_text(HANDLERS)
-    _open_up(aside)
+    _make_readable(aside)
     shutil.rmtree(destination, ignore_errors=True)
     aside.replace(destination)
     for name in (names.RUN_DIR, names.ARENA_DIR):
@@ -62,7 +62,7 @@ def install(destination: pathlib.Path) -> None:
         folder.chmod(0o777)
 
 
-def _open_up(folder: pathlib.Path) -> None:
+def _make_readable(folder: pathlib.Path) -> None:
     # Whatever the init container's umask: any user of the pod reads it.
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() or path.name in ENTRIES else 0o644)

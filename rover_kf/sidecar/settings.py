@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.faults import failure_kinds
-from rover_kf.checkpoint.storage.retention import Best, Spare
+from rover_kf.checkpoint.storage.retention import KeepBest, RetentionExceptions
 from rover_kf.elastic.hangs.detector import HangLimits
-from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SidecarSettings:
     """One field for each variable that inject writes (rover_kf/api/names.py)."""
 
-    home: pathlib.Path
+    volume_path: pathlib.Path
     """Mount path of the shared volume."""
     job: str
     namespace: str
@@ -83,14 +83,16 @@ class SidecarSettings:
     """Folder of certificate, key and authorities; None: sidecars speak plain HTTP."""
 
     @property
-    def checkpoint_spare(self) -> Spare:
+    def retention_exceptions(self) -> RetentionExceptions:
         """Which checkpoints stay besides the newest.
 
         Raises:
             InputError: checkpoint_keep_best is not of its form.
         """
         best = self.checkpoint_keep_best
-        return Spare(self.checkpoint_keep_every, Best.parse(best) if best else None)
+        return RetentionExceptions(
+            self.checkpoint_keep_every, KeepBest.parse(best) if best else None
+        )
 
     @property
     def node_rank(self) -> int:
@@ -116,20 +118,20 @@ class SidecarSettings:
         """Whether this pod is its world's first."""
         return self.node_rank == 0
 
-    def limits(self, first_round: int) -> Limits:
+    def limits(self, first_round: int) -> RendezvousLimits:
         """That bound the rendezvous.
 
         Args:
             first_round: least number of the first round.
         """
-        return Limits(
+        return RendezvousLimits(
             nodes=self.nodes,
             min_nodes=self.min_nodes,
             max_nodes=self.max_nodes,
             sizes=self.sizes,
             restarts=self.restarts,
             restarts_by_kind=self.restarts_by_kind,
-            back_off=self.back_off,
+            max_backoff=self.back_off,
             first_round=first_round,
         )
 
@@ -141,7 +143,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         InputError: a variable is missing or is not what it should be; the message names it.
     """
     return SidecarSettings(
-        home=pathlib.Path(environment.get(names.ENV_HOME, names.HOME)),
+        volume_path=pathlib.Path(environment.get(names.ENV_HOME, names.HOME)),
         job=_text(environment, names.ENV_JOB),
         namespace=_text(environment, names.ENV_NAMESPACE),
         pod=_text(environment, names.ENV_POD_NAME),
@@ -207,14 +209,14 @@ def _folder(environment: Mapping[str, str], name: str) -> pathlib.Path | None:
 def _best(environment: Mapping[str, str]) -> str:
     value = environment.get(names.ENV_CHECKPOINT_KEEP_BEST, "")
     try:
-        return value and str(Best.parse(value))
+        return value and str(KeepBest.parse(value))
     except errors.InputError as cause:
         raise errors.InputError(f"{names.ENV_CHECKPOINT_KEEP_BEST}: {cause}") from cause
 
 
 def _by_kind(environment: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     try:
-        return failure_kinds.budgets(environment.get(names.ENV_RESTARTS_BY_KIND, ""))
+        return failure_kinds.parse_budgets(environment.get(names.ENV_RESTARTS_BY_KIND, ""))
     except errors.InputError as cause:
         raise errors.InputError(f"{names.ENV_RESTARTS_BY_KIND}: {cause}") from cause
 
@@ -226,8 +228,8 @@ def _hang(environment: Mapping[str, str]) -> HangLimits:
         raise errors.InputError(f"{names.ENV_HANG_ACTION} is {action!r}; {known}")
     return HangLimits(
         action=action,
-        floor=_number(environment, names.ENV_HANG_FLOOR_SECONDS, "300"),
-        pause=_number(environment, names.ENV_HANG_PAUSE_SECONDS, "1800"),
+        min_seconds=_number(environment, names.ENV_HANG_FLOOR_SECONDS, "300"),
+        pause_min_seconds=_number(environment, names.ENV_HANG_PAUSE_SECONDS, "1800"),
         factor=_number(environment, names.ENV_HANG_FACTOR, "10"),
     )
 

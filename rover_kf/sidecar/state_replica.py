@@ -24,15 +24,15 @@ from rover_kf.system import shared_volume
 _log = logging.getLogger(__name__)
 
 
-OWN, COPY = "coordinator.json", "coordinator-copy.json"
+COORDINATOR_FILE, REPLICA_FILE = "coordinator.json", "coordinator-copy.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kept:
+class StoredState:
     """The file."""
 
     pod_uid: str
-    known: int
+    generation: int
     """Greatest generation that was heard of."""
     state: CoordinatorState | None = None
 
@@ -46,21 +46,23 @@ class StateFile:
         name: OWN or COPY.
     """
 
-    def __init__(self, home: pathlib.Path, pod_uid: str, name: str) -> None:
-        self._path = home / names.RUN_DIR / name
+    def __init__(self, volume_path: pathlib.Path, pod_uid: str, name: str) -> None:
+        self._path = volume_path / names.RUN_DIR / name
         self._pod_uid = pod_uid
 
-    def write(self, known: int, state: CoordinatorState | None) -> None:
+    def write(self, generation: int, state: CoordinatorState | None) -> None:
         """Keep it in place of what was kept."""
         try:
-            shared_volume.replace(self._path, codec.dumps(Kept(self._pod_uid, known, state)))
+            shared_volume.replace(
+                self._path, codec.dumps(StoredState(self._pod_uid, generation, state))
+            )
         except OSError as error:
             _log.warning("the coordinator's state could not be kept: %s", error)
 
-    def read(self) -> Kept | None:
+    def read(self) -> StoredState | None:
         """What was kept; None if there is nothing of this pod's that can be read."""
         otherwise = "it is as if it were lost"
-        found = local_file.read(self._path, Kept, self._pod_uid, otherwise=otherwise)
+        found = local_file.read(self._path, StoredState, self._pod_uid, otherwise=otherwise)
         if found is None or found.state is None or found.state.version == STATE_VERSION:
             return found
         return None
@@ -69,31 +71,31 @@ class StateFile:
 _GENERATION = re.compile("[0-9]{1,18}")
 
 
-_LABEL = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
+_VERSION_HEADER = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 
-class StateCopy:
+class StateReplica:
     """One a sidecar."""
 
     def __init__(self, settings: SidecarSettings) -> None:
         self._pod = settings.pod
-        self._file = StateFile(settings.home, settings.pod_uid, COPY)
-        self.known = 0
+        self._file = StateFile(settings.volume_path, settings.pod_uid, REPLICA_FILE)
+        self.generation = 0
         """Greatest generation that was heard of."""
         self.state: CoordinatorState | None = None
-        self.replaced: Callable[[], None] = lambda: None
+        self.on_replaced: Callable[[], None] = lambda: None
         """Called when another coordinator is heard of than before."""
 
-    def begin(self) -> None:
+    def load(self) -> None:
         """Go on with what an earlier sidecar of this pod knew."""
         kept = self._file.read()
         if kept is not None:
-            self.known, self.state = kept.known, kept.state
+            self.generation, self.state = kept.generation, kept.state
 
     def headers(self) -> dict[str, str]:
         """Of a request to the coordinator."""
-        found = {names.POD_HEADER: self._pod, names.GENERATION_HEADER: str(self.known)}
-        return found | ({names.COPY_HEADER: label(self.state)} if self.state else {})
+        found = {names.POD_HEADER: self._pod, names.GENERATION_HEADER: str(self.generation)}
+        return found | ({names.COPY_HEADER: to_header(self.state)} if self.state else {})
 
     def admit(self, status: int, headers: Mapping[str, str]) -> None:
         """Take an answer's generation.
@@ -107,38 +109,39 @@ class StateCopy:
         """
         given = headers.get(names.GENERATION_HEADER, "")
         if not _GENERATION.fullmatch(given):
-            if status < 400 and self.known:  # noqa: PLR2004 - whoever refuses need not be one
+            if status < 400 and self.generation:  # noqa: PLR2004 - whoever refuses need not be one
                 raise errors.ClusterUnavailable("somebody answered who is no coordinator")
             return
         generation = int(given)
-        if generation < self.known:
+        if generation < self.generation:
             raise errors.ClusterUnavailable(
-                f"a coordinator of generation {generation} answered, {self.known} has replaced it"
+                f"a coordinator of generation {generation} answered, {self.generation} has "
+                "replaced it"
             )
-        if generation > self.known:
-            is_another, self.known = self.known > 0, generation
-            self._file.write(self.known, self.state)
+        if generation > self.generation:
+            is_another, self.generation = self.generation > 0, generation
+            self._file.write(self.generation, self.state)
             if is_another:
-                self.replaced()
+                self.on_replaced()
 
     def is_behind(self, headers: Mapping[str, str]) -> bool:
         """Whether an answer offers a newer copy than this pod keeps."""
-        offered = order(headers.get(names.COPY_HEADER, ""))
-        return offered > (order(label(self.state)) if self.state else (0, 0))
+        offered = from_header(headers.get(names.COPY_HEADER, ""))
+        return offered > (from_header(to_header(self.state)) if self.state else (0, 0))
 
-    def take(self, state: CoordinatorState) -> None:
+    def update(self, state: CoordinatorState) -> None:
         """Keep a copy, unless a newer one is here."""
-        if self.state is None or order(label(state)) > order(label(self.state)):
+        if self.state is None or from_header(to_header(state)) > from_header(to_header(self.state)):
             self.state = state
-            self._file.write(self.known, state)
+            self._file.write(self.generation, state)
 
 
-def label(state: CoordinatorState) -> str:
+def to_header(state: CoordinatorState) -> str:
     """How a copy is told in a header."""
     return f"{state.generation}.{state.revision}"
 
 
-def order(told: str) -> tuple[int, int]:
+def from_header(value: str) -> tuple[int, int]:
     """A header's generation and revision; (0, 0) where it tells of none."""
-    found = _LABEL.fullmatch(told)
+    found = _VERSION_HEADER.fullmatch(value)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -18,16 +18,16 @@ _log = logging.getLogger(__name__)
 PAUSE_SECONDS = 1.0
 
 
-def lasting(work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+def run_forever(work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
     """Begin work that has no end, in a task. Where it fails, it is logged and begins again.
 
     A task that ended with an error would be missed by nobody: no descriptor or no thread that could
     be had for a moment, and no step became durable any more.
     """
-    return asyncio.create_task(_again_and_again(work))
+    return asyncio.create_task(_retry_loop(work))
 
 
-async def _again_and_again(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _retry_loop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     while True:
         try:
             await work()
@@ -41,14 +41,14 @@ async def _again_and_again(work: Callable[[], Coroutine[Any, Any, None]]) -> Non
 _NICE = 10
 
 
-def executor() -> concurrent.futures.Executor:
+def low_priority_executor() -> concurrent.futures.Executor:
     """For asyncio.to_thread."""
     return concurrent.futures.ThreadPoolExecutor(
-        thread_name_prefix="rover-background", initializer=_give_way
+        thread_name_prefix="rover-background", initializer=_lower_priority
     )
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     # Of this thread alone: on Linux every thread has a priority of its own.
     own = threading.get_native_id()
     # A process that was started with nice may be lower already, and no way leads up again.
@@ -58,7 +58,7 @@ def _give_way() -> None:
 T = TypeVar("T")
 
 
-async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run all; when one fails, or whoever waits is gone, the others are ended first.
 
     Args:
@@ -76,7 +76,7 @@ async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def to_the_end(call: Callable[[], T]) -> T:
+async def run_shielded(call: Callable[[], T]) -> T:
     """Run a call in a thread; is over only when the thread is, whose memory may be given back then.
 
     Args:
@@ -90,21 +90,21 @@ async def to_the_end(call: Callable[[], T]) -> T:
         raise
 
 
-async def handed(call: Callable[[], T], let_go: Callable[[T], None]) -> T:
+async def acquire_in_thread(call: Callable[[], T], release: Callable[[T], None]) -> T:
     """Run a call in a thread that takes hold of something.
 
     Args:
         call: blocks.
-        let_go: of what it has given, if whoever waits is gone before.
+        release: of what it has given, if whoever waits is gone before.
     """
     taking = asyncio.ensure_future(asyncio.to_thread(call))
     try:
         return await asyncio.shield(taking)
     except asyncio.CancelledError:  # the thread goes on, and takes it
 
-        def taken(done: asyncio.Future[T]) -> None:
+        def release_result(done: asyncio.Future[T]) -> None:
             if not done.cancelled() and done.exception() is None:
-                let_go(done.result())
+                release(done.result())
 
-        taking.add_done_callback(taken)
+        taking.add_done_callback(release_result)
         raise

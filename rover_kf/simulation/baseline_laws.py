@@ -16,7 +16,7 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
+class StepMeasurement:
     """Ranks on hosts, samples a rank, seconds of a step and of it in computing."""
 
     hosts: int
@@ -33,7 +33,7 @@ class OptimusLaw:
     coefficients: tuple[float, float, float]
 
     @classmethod
-    def fit(cls, rows: Sequence[Measured]) -> OptimusLaw:
+    def fit(cls, rows: Sequence[StepMeasurement]) -> OptimusLaw:
         """Least relative squares; no ridge, so that one size alone is all computing."""
         seconds = np.array([row.seconds for row in rows])
         terms = np.array([(row.batch, 1.0, row.ranks - 1.0) for row in rows])
@@ -61,9 +61,9 @@ class PolluxLaw:
     parameters: tuple[float, ...]
 
     @classmethod
-    def fit(cls, rows: Sequence[Measured]) -> PolluxLaw:
+    def fit(cls, rows: Sequence[StepMeasurement]) -> PolluxLaw:
         """Least log error of computing and of steps, by L-BFGS-B from AdaptDL's start."""
-        data = _Columns.of(rows)
+        data = _Columns.from_rows(rows)
         start, low, high = _bounds(data)
         found = optimize.minimize(
             _objective, start, args=(data,), bounds=list(zip(low, high, strict=True))
@@ -75,7 +75,7 @@ class PolluxLaw:
 
     def seconds(self, hosts: int, ranks: int, batch: float) -> float:
         """Of a step with so many samples a rank."""
-        row = _Columns.of([Measured(hosts, ranks, batch, 1.0, 1.0)])
+        row = _Columns.from_rows([StepMeasurement(hosts, ranks, batch, 1.0, 1.0)])
         return math.exp(float(_log_step(np.array(self.parameters), row)[0]))
 
 
@@ -88,7 +88,7 @@ class _Columns:
     compute: Array
 
     @classmethod
-    def of(cls, rows: Sequence[Measured]) -> _Columns:
+    def from_rows(cls, rows: Sequence[StepMeasurement]) -> _Columns:
         table = np.array([dataclasses.astuple(row) for row in rows], dtype=np.float64)
         return cls(*table.T)
 

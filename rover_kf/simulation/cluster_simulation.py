@@ -16,13 +16,13 @@ from typing import Protocol
 
 import numpy as np
 
-from rover_kf.simulation.pod_placement import Placing
+from rover_kf.simulation.pod_placement import NodePlacer
 from rover_kf.simulation.step_time_tables import StepTable
 from rover_kf.simulation.traces import Arrival, Traces
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
+class ClusterShape:
     """The cluster and what its jobs suffer."""
 
     nodes: int = 16
@@ -50,7 +50,7 @@ class FleetJob:
     steps_left: float
     hosts: tuple[tuple[int, int], ...] = ()
     """(node, replicas there)."""
-    hold: float = 0.0
+    restart_left: float = 0.0
     """Seconds of a restart that are still to come."""
     restarts: int = -1
     """Changes after the first start."""
@@ -75,7 +75,7 @@ class FleetJob:
         return tuple(count for _, count in self.hosts)
 
     @property
-    def most(self) -> int:
+    def max_replicas(self) -> int:
         """Replicas that its batch can be split over; who asks for one is no distributed program."""
         if self.arrival.replicas == 1:
             return 1
@@ -84,7 +84,7 @@ class FleetJob:
     def step_seconds(self, placement: Sequence[int]) -> float:
         """True seconds of a step of its global batch at a placement."""
         share = math.ceil(self.arrival.global_batch / sum(placement) - 1e-8)
-        parts = math.ceil(share / self.table.fits(placement) - 1e-8)
+        parts = math.ceil(share / self.table.largest_batch(placement) - 1e-8)
         seconds, sync = self.table.times(placement, math.ceil(share / parts - 1e-8))
         return seconds + (seconds - sync) * (parts - 1)
 
@@ -129,7 +129,7 @@ class FleetOutcome:
 
 
 def run_fleet(
-    arrivals: Iterable[Arrival], traces: Traces, policy: FleetPolicy, shape: Shape
+    arrivals: Iterable[Arrival], traces: Traces, policy: FleetPolicy, shape: ClusterShape
 ) -> FleetOutcome:
     """Run a workload to the end of its last job.
 
@@ -140,18 +140,18 @@ def run_fleet(
         shape: of the cluster.
     """
     jobs = [_job(arrival, traces) for arrival in arrivals]
-    placing = Placing(shape.nodes, shape.per_node)
+    placing = NodePlacer(shape.nodes, shape.per_node)
     chance = np.random.default_rng(shape.seed)
     in_use: list[tuple[float, float, int]] = []
     now = 0.0
     while any(job.done_at is None for job in jobs):
         for job in jobs:
-            if job.done_at is None and job.arrival.at <= now:
+            if job.done_at is None and job.arrival.arrived_at <= now:
                 _advance(job, now, shape.interval_seconds)
         now += shape.interval_seconds
-        active = [job for job in jobs if job.done_at is None and job.arrival.at <= now]
+        active = [job for job in jobs if job.done_at is None and job.arrival.arrived_at <= now]
         if not active:
-            following = min((j.arrival.at for j in jobs if j.done_at is None), default=now)
+            following = min((j.arrival.arrived_at for j in jobs if j.done_at is None), default=now)
             now = max(now, following // shape.interval_seconds * shape.interval_seconds)
             continue
         _fail(active, chance, shape)
@@ -170,8 +170,8 @@ def _advance(job: FleetJob, now: float, seconds: float) -> None:
     if not job.hosts:
         job.waited += seconds
         return
-    delay = min(job.hold, seconds)
-    job.hold -= delay
+    delay = min(job.restart_left, seconds)
+    job.restart_left -= delay
     step = job.step_seconds(job.placement)
     trained = min(seconds - delay, job.steps_left * step)
     job.steps_left -= trained / step
@@ -181,7 +181,7 @@ def _advance(job: FleetJob, now: float, seconds: float) -> None:
         job.hosts = ()
 
 
-def _fail(jobs: Sequence[FleetJob], chance: np.random.Generator, shape: Shape) -> None:
+def _fail(jobs: Sequence[FleetJob], chance: np.random.Generator, shape: ClusterShape) -> None:
     if not shape.node_failures_a_day:
         return
     share = shape.node_failures_a_day * shape.interval_seconds / 86400.0
@@ -189,21 +189,25 @@ def _fail(jobs: Sequence[FleetJob], chance: np.random.Generator, shape: Shape) -
     for job in jobs:
         if any(node in failed for node, _ in job.hosts):
             job.steps_left += shape.lost_seconds / job.step_seconds(job.placement)
-            job.hold = shape.restart_seconds
+            job.restart_left = shape.restart_seconds
 
 
 def _reallocate(
-    jobs: Sequence[FleetJob], policy: FleetPolicy, placing: Placing, now: float, shape: Shape
+    jobs: Sequence[FleetJob],
+    policy: FleetPolicy,
+    placing: NodePlacer,
+    now: float,
+    shape: ClusterShape,
 ) -> None:
     sizes = policy.allocate(jobs, now)
     before = {job.name: job.hosts for job in jobs}
-    places = placing.place(sizes, before, packs=policy.packs)
+    places = placing.assign(sizes, before, packs=policy.packs)
     for job in jobs:
         hosts = places.get(job.name, ())
         if hosts == job.hosts:
             continue
         if hosts:
-            job.hold, job.waited = shape.restart_seconds, 0.0
+            job.restart_left, job.waited = shape.restart_seconds, 0.0
             job.restarts += 1
         job.hosts = hosts
 
@@ -219,7 +223,7 @@ def _count(in_use: list[tuple[float, float, int]], now: float, lasts: float, num
 def _outcome(jobs: Sequence[FleetJob], in_use: Sequence[tuple[float, float, int]]) -> FleetOutcome:
     ends = {job.name: (job.done_at or 0.0) for job in jobs}
     return FleetOutcome(
-        {job.name: ends[job.name] - job.arrival.at for job in jobs},
+        {job.name: ends[job.name] - job.arrival.arrived_at for job in jobs},
         max(ends.values(), default=0.0),
         sum(job.replica_seconds for job in jobs) / 3600.0,
         float(np.mean([max(0, job.restarts) for job in jobs])) if jobs else 0.0,

@@ -16,7 +16,7 @@ import numpy as np
 
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import throughput
-from rover_kf.simulation.step_time_tables import Row, StepTable
+from rover_kf.simulation.step_time_tables import StepTable, StepTimeRow
 
 SEEN, ALONE = 12, 2
 FACTORS = (1, 2, 4, 8, 16)
@@ -52,19 +52,21 @@ def step_time_errors(table: StepTable, seeds: Iterable[int]) -> dict[int, float]
     return {factor: float(np.median(found)) for factor, found in errors.items() if found}
 
 
-def _rows_at(table: StepTable, base: int, factor: int) -> list[Row]:
+def _rows_at(table: StepTable, base: int, factor: int) -> list[StepTimeRow]:
     if factor == 1:
         return [row for row in table.rows if row.ranks <= base]
     most = factor * base
     return [row for row in table.rows if math.ceil(NEAR * most) <= row.ranks <= most]
 
 
-def _some(rows: Sequence[Row], count: int, chance: np.random.Generator) -> list[Row]:
+def _some(
+    rows: Sequence[StepTimeRow], count: int, chance: np.random.Generator
+) -> list[StepTimeRow]:
     places = chance.permutation(len(rows))[:count]
     return [rows[place] for place in places]
 
 
-def _windows(rows: Sequence[Row]) -> list[Throughput]:
+def _windows(rows: Sequence[StepTimeRow]) -> list[Throughput]:
     return [
         Throughput(
             60.0 * i, 60.0 * (i + 1), row.hosts, row.ranks, 1, 0, row.seconds, row.batch * row.ranks
@@ -73,6 +75,6 @@ def _windows(rows: Sequence[Row]) -> list[Throughput]:
     ]
 
 
-def _error(model: throughput.ThroughputModel, row: Row) -> float:
+def _error(model: throughput.ThroughputModel, row: StepTimeRow) -> float:
     said = model.step_seconds(row.ranks, global_batch=row.batch * row.ranks, nodes=row.hosts)
     return abs(said / row.seconds - 1.0)

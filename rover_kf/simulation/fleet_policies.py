@@ -15,18 +15,23 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf.scaling.allocation import Claim, allocate
-from rover_kf.simulation.cluster_simulation import FleetJob, FleetPolicy, Shape
-from rover_kf.simulation.controller_policy import Rover
-from rover_kf.simulation.per_job_policies import SpeedRatio, Static, Utilisation, sizes_of
+from rover_kf.simulation.cluster_simulation import ClusterShape, FleetJob, FleetPolicy
+from rover_kf.simulation.controller_policy import ControllerPolicy
+from rover_kf.simulation.per_job_policies import (
+    SpeedRatioFleetPolicy,
+    StaticFleetPolicy,
+    UtilizationFleetPolicy,
+    allowed_sizes,
+)
 
 
-class Tiresias:
+class TiresiasFleetPolicy:
     """Two queues by attained service (16 GPU-hours), users' replicas, preemption."""
 
     packs = False
     LIMIT = 16 * 3600.0
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ClusterShape) -> None:
         self._shape = shape
         self._second: dict[str, None] = {}
         self._served: collections.Counter[str] = collections.Counter()
@@ -51,7 +56,7 @@ class Tiresias:
         return sizes
 
 
-class Optimus:
+class OptimusFleetPolicy:
     """Optimus with the true tables and the true work left: the greatest gain of time per replica.
 
     It may give any number of replicas, and does not reckon with restarts.
@@ -59,7 +64,7 @@ class Optimus:
 
     packs = False
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ClusterShape) -> None:
         self._shape = shape
 
     def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:  # noqa: ARG002 - as the protocol has it
@@ -77,7 +82,7 @@ class Optimus:
         return sizes
 
     def _gain(self, job: FleetJob, size: int) -> float:
-        if size + 1 > min(job.most, self._shape.capacity):
+        if size + 1 > min(job.max_replicas, self._shape.capacity):
             return 0.0
         return (job.packed_seconds(size) - job.packed_seconds(size + 1)) * job.steps_left
 
@@ -89,21 +94,21 @@ class _SpeedupClaim(Claim):
     discount: float = 1.0
     """Of the speed-up at any size but the present."""
 
-    def worth(self, replicas: int) -> float:
+    def value(self, replicas: int) -> float:
         """Minus the inverse of the speed-up; nothing at all is worst."""
         if not replicas:
             return -1e6
-        speedup = self.rates[replicas] / self.rates[self.fewest]
+        speedup = self.rates[replicas] / self.rates[self.min_replicas]
         changed = self.present and replicas != self.present
         return -1.0 / max(speedup * (self.discount if changed else 1.0), 1e-3)
 
 
-class Pollux:
+class PolluxFleetPolicy:
     """Pollux-like at a fixed batch, with the true tables and a greedy search, not a genetic one."""
 
     packs = True
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ClusterShape) -> None:
         self._shape = shape
 
     def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:
@@ -111,23 +116,23 @@ class Pollux:
         return allocate([self._claim(job, now) for job in jobs], self._shape.capacity)
 
     def _claim(self, job: FleetJob, now: float) -> Claim:
-        delay, age = self._shape.restart_seconds, now - job.arrival.at
+        delay, age = self._shape.restart_seconds, now - job.arrival.arrived_at
         discount = max(age - max(job.restarts, 0) * delay, 0.0) / (age + delay)
         reach = max(2 * job.replicas, 1)
         rates = {
             k: 1.0 / job.packed_seconds(k)
-            for k in sizes_of(job, self._shape.capacity)
+            for k in allowed_sizes(job, self._shape.capacity)
             if k <= reach
         }
         return _SpeedupClaim(job.name, rates, job.steps_left, job.replicas, discount=discount)
 
 
-class Oracle:
+class OracleFleetPolicy:
     """The allocator of rover_kf.scaling.allocation, each interval, with the true tables."""
 
     packs = True
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ClusterShape) -> None:
         self._shape = shape
 
     def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:  # noqa: ARG002 - as the protocol has it
@@ -135,7 +140,7 @@ class Oracle:
         return allocate([self._claim(job) for job in jobs], self._shape.capacity)
 
     def _claim(self, job: FleetJob) -> Claim:
-        sizes = sizes_of(job, self._shape.capacity)
+        sizes = allowed_sizes(job, self._shape.capacity)
         return Claim(
             job.name,
             {size: 1.0 / job.packed_seconds(size) for size in sizes},
@@ -146,14 +151,14 @@ class Oracle:
         )
 
 
-FLEET_POLICIES: dict[str, Callable[[Shape], FleetPolicy]] = {
-    "rover": Rover,
-    "static": Static,
-    "hpa": Utilisation,
-    "dlrover": SpeedRatio,
-    "optimus": Optimus,
-    "pollux": Pollux,
-    "tiresias": Tiresias,
-    "oracle": Oracle,
+FLEET_POLICIES: dict[str, Callable[[ClusterShape], FleetPolicy]] = {
+    "rover": ControllerPolicy,
+    "static": StaticFleetPolicy,
+    "hpa": UtilizationFleetPolicy,
+    "dlrover": SpeedRatioFleetPolicy,
+    "optimus": OptimusFleetPolicy,
+    "pollux": PolluxFleetPolicy,
+    "tiresias": TiresiasFleetPolicy,
+    "oracle": OracleFleetPolicy,
 }
 """By the names that results go by."""

@@ -16,19 +16,19 @@ from typing import Protocol
 import numpy as np
 
 from rover_kf.api.samples import Throughput
-from rover_kf.metrics.windows import without_excess
-from rover_kf.scaling.scaling_state import Observation
+from rover_kf.metrics.windows import keep_recent
+from rover_kf.scaling.scaling_state import JobObservation
 from rover_kf.simulation.step_time_tables import StepTable
 
 
-class Policy(Protocol):
+class JobPolicy(Protocol):
     """Decides on one job's replicas; one instance a job."""
 
     def begin(self) -> int:
         """Replicas to begin with."""
         ...
 
-    def target(self, seen: Observation, now: float) -> int:
+    def target(self, seen: JobObservation, now: float) -> int:
         """Replicas that the job should have; the present number to stay."""
         ...
 
@@ -38,7 +38,7 @@ class Policy(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class JobScenario:
     """A job and what its time and replicas cost."""
 
     table: StepTable
@@ -82,7 +82,7 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """How it went."""
 
     cost: float
@@ -95,7 +95,7 @@ class Outcome:
     """In their order in time."""
 
 
-def run(case: Case, policy: Policy, seed: int) -> Outcome:
+def run(case: JobScenario, policy: JobPolicy, seed: int) -> JobOutcome:
     """Train the job to its end.
 
     Args:
@@ -114,10 +114,10 @@ def run(case: Case, policy: Policy, seed: int) -> Outcome:
         now, done = now + length, done + length / seconds
         cost += length * (replicas + case.value_of_time)
         if done >= case.steps * (1 - 1e-9):
-            return Outcome(cost, cost / case.least_cost, now, len(sizes) - 1, tuple(sizes))
+            return JobOutcome(cost, cost / case.least_cost, now, len(sizes) - 1, tuple(sizes))
         measured = seconds * max(0.5, 1 + case.noise * noise.standard_normal())
-        windows = without_excess([*windows, _window(case, replicas, now - length, now, measured)])
-        seen = Observation(
+        windows = keep_recent([*windows, _window(case, replicas, now - length, now, measured)])
+        seen = JobObservation(
             replicas=replicas,
             masters=0,
             steady=True,
@@ -135,11 +135,13 @@ def run(case: Case, policy: Policy, seed: int) -> Outcome:
             sizes.append(replicas)
 
 
-def _window(case: Case, replicas: int, start: float, end: float, seconds: float) -> Throughput:
+def _window(
+    case: JobScenario, replicas: int, start: float, end: float, seconds: float
+) -> Throughput:
     steps = max(1, int((end - start) / seconds))
     samples = int(steps * case.global_batch)
     return Throughput(start, end, replicas, replicas, steps, samples, seconds, case.global_batch)
 
 
-Maker = Callable[[Case], Policy]
+PolicyFactory = Callable[[JobScenario], JobPolicy]
 """A policy for a case."""

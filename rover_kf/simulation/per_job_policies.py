@@ -7,25 +7,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rover_kf.simulation.cluster_simulation import FleetJob, Shape
+from rover_kf.simulation.cluster_simulation import ClusterShape, FleetJob
 
 PACE = 300.0
 """Seconds between two looks at a job that may grow."""
 
 
-def sizes_of(job: FleetJob, capacity: int) -> list[int]:
+def allowed_sizes(job: FleetJob, capacity: int) -> list[int]:
     """Replicas that a job may have: up to a node any number, then whole nodes."""
-    most, node = min(job.most, capacity, job.table.most_ranks), job.table.per_host
+    most, node = min(job.max_replicas, capacity, job.table.most_ranks), job.table.per_host
     small = range(1, min(node, most) + 1)
     return [*small, *range(2 * node, most + 1, node)]
 
 
-class Static:
+class StaticFleetPolicy:
     """What users ask for, in the order of arrival where there is room; nobody is preempted."""
 
     packs = True
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ClusterShape) -> None:
         self._shape = shape
 
     def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:  # noqa: ARG002 - as the protocol has it
@@ -44,55 +44,59 @@ class Static:
         return min(job.arrival.replicas, self._shape.capacity)
 
 
-class Growing(Static):
+class GrowingFleetPolicy(StaticFleetPolicy):
     """Starts as static, then looks at each job every PACE seconds and lets it grow into room."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ClusterShape) -> None:
         super().__init__(shape)
-        self._looked: dict[str, float] = {}
+        self._last_growth: dict[str, float] = {}
 
     def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:
         """As static, and growth where there is room."""
         sizes = dict(super().allocate(jobs, now))
         free = self._shape.capacity - sum(sizes.values())
         for job in jobs:
-            looked = self._looked.setdefault(job.name, now)
+            looked = self._last_growth.setdefault(job.name, now)
             if job.replicas and now - looked >= PACE:
-                self._looked[job.name] = now
-                fits = [k for k in sizes_of(job, self._shape.capacity) if k <= self.wanted(job)]
+                self._last_growth[job.name] = now
+                fits = [
+                    k
+                    for k in allowed_sizes(job, self._shape.capacity)
+                    if k <= self.desired_replicas(job)
+                ]
                 size = max((k for k in fits if k - job.replicas <= free), default=job.replicas)
                 if size > job.replicas:
                     free -= size - job.replicas
                     sizes[job.name] = size
         return sizes
 
-    def wanted(self, job: FleetJob) -> int:
+    def desired_replicas(self, job: FleetJob) -> int:
         """Replicas that the job should grow to."""
         raise NotImplementedError
 
 
-class Utilisation(Growing):
+class UtilizationFleetPolicy(GrowingFleetPolicy):
     """A HorizontalPodAutoscaler a job, target 80 % of a utilisation that reads 100 %."""
 
     def start(self, job: FleetJob) -> int:  # noqa: ARG002 - as the others have it
         """One."""
         return 1
 
-    def wanted(self, job: FleetJob) -> int:
+    def desired_replicas(self, job: FleetJob) -> int:
         """The next size that is not below ceil(current / 0.8)."""
         least = math.ceil(job.replicas / 0.8)
-        sizes = sizes_of(job, self._shape.capacity)
+        sizes = allowed_sizes(job, self._shape.capacity)
         return next((size for size in sizes if size >= least), sizes[-1])
 
 
-class SpeedRatio(Growing):
+class SpeedRatioFleetPolicy(GrowingFleetPolicy):
     """DLRover's heuristics: from what the user asks for, grow while it brings a fifth."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ClusterShape) -> None:
         super().__init__(shape)
         self._before: dict[str, tuple[int, float]] = {}
 
-    def wanted(self, job: FleetJob) -> int:
+    def desired_replicas(self, job: FleetJob) -> int:
         """At most 8 more or twice as many, unless the last growth brought too little."""
         rate, present = 1.0 / job.step_seconds(job.placement), job.replicas
         replicas, old = self._before.get(job.name, (present, rate))

@@ -12,13 +12,13 @@ Hosts = tuple[tuple[int, int], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Placing:
+class NodePlacer:
     """Nodes that are alike."""
 
     nodes: int
     per_node: int
 
-    def place(
+    def assign(
         self, sizes: Mapping[str, int], before: Mapping[str, Hosts], *, packs: bool
     ) -> dict[str, Hosts]:
         """Places of all jobs.
@@ -41,11 +41,11 @@ class Placing:
         left = [name for name, size in sizes.items() if size and name not in places]
         left.sort(key=lambda name: -sizes[name] if packs else sizes[name])
         for name in left:
-            places[name] = _room(free, sizes[name], packs=packs)
+            places[name] = _take_nodes(free, sizes[name], packs=packs)
         return places
 
 
-def _room(free: dict[int, int], size: int, *, packs: bool) -> Hosts:
+def _take_nodes(free: dict[int, int], size: int, *, packs: bool) -> Hosts:
     """Take room for one job."""
     taken: dict[int, int] = {}
     while size:

@@ -13,11 +13,11 @@ import statistics
 from collections.abc import Callable
 
 from rover_kf.scaling.decide import decide
-from rover_kf.scaling.decision_input import windows_here
-from rover_kf.scaling.policy import AUTO, WatchPolicy
-from rover_kf.scaling.scaling_state import Observation, ScalingState
-from rover_kf.simulation.baseline_laws import Measured, OptimusLaw, PolluxLaw
-from rover_kf.simulation.job_simulation import Case, Maker
+from rover_kf.scaling.decision_input import current_windows
+from rover_kf.scaling.policy import AUTO, AutoscalingPolicy
+from rover_kf.scaling.scaling_state import JobObservation, ScalingState
+from rover_kf.simulation.baseline_laws import OptimusLaw, PolluxLaw, StepMeasurement
+from rover_kf.simulation.job_simulation import JobScenario, PolicyFactory
 
 PACE = 300.0
 """Seconds between two changes of a policy that has no pace of its own."""
@@ -25,10 +25,10 @@ SETTLE = 2
 """Windows at a size before a policy judges it."""
 
 
-class Static:
+class StaticPolicy:
     """What a user asks for and leaves: one full node, or as near to it as the job can be."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: JobScenario) -> None:
         fits = [size for size in case.sizes if size <= case.table.per_host]
         self._size = fits[-1] if fits else case.sizes[0]
 
@@ -36,7 +36,7 @@ class Static:
         """The user's guess."""
         return self._size
 
-    def target(self, seen: Observation, now: float) -> int:  # noqa: ARG002 - as the protocol has it
+    def target(self, seen: JobObservation, now: float) -> int:  # noqa: ARG002 - as the protocol has it
         """The same for ever."""
         return seen.replicas
 
@@ -44,18 +44,18 @@ class Static:
         """Never."""
 
 
-class Oracle(Static):
+class OraclePolicy(StaticPolicy):
     """Knows the table: the size of least cost from the first step to the last."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: JobScenario) -> None:
         self._size = case.best
 
 
-class Rover:
+class ControllerDecisionPolicy:
     """Production's rule, with production's defaults."""
 
-    def __init__(self, case: Case) -> None:
-        self._policy = WatchPolicy(
+    def __init__(self, case: JobScenario) -> None:
+        self._policy = AutoscalingPolicy(
             mode=AUTO,
             min=case.sizes[0],
             max=case.sizes[-1],
@@ -69,7 +69,7 @@ class Rover:
         """The fewest."""
         return self._policy.min
 
-    def target(self, seen: Observation, now: float) -> int:
+    def target(self, seen: JobObservation, now: float) -> int:
         """What decide says."""
         decision, self._state = decide(seen, self._policy, self._state, now=now)
         return decision.target
@@ -79,37 +79,37 @@ class Rover:
         self._state = self._state.with_change(now)
 
 
-class Paced:
+class PacedPolicy:
     """Begins with the fewest; looks when enough windows are there and the last change is past."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: JobScenario) -> None:
         self._case, self._changed_at = case, -math.inf
 
     def begin(self) -> int:
         """The fewest."""
         return self._case.sizes[0]
 
-    def target(self, seen: Observation, now: float) -> int:
+    def target(self, seen: JobObservation, now: float) -> int:
         """What look says, at its pace."""
-        here = windows_here(seen, ScalingState(changed_at=max(self._changed_at, 0.0)))
+        here = current_windows(seen, ScalingState(changed_at=max(self._changed_at, 0.0)))
         if now - self._changed_at < PACE or len(here) < SETTLE:
             return seen.replicas
-        return self.look(seen)
+        return self.choose_size(seen)
 
     def changed(self, now: float) -> None:
         """The pace counts from here."""
         self._changed_at = now
 
-    def look(self, seen: Observation) -> int:
+    def choose_size(self, seen: JobObservation) -> int:
         """A number of replicas, one of the sizes."""
         raise NotImplementedError
 
-    def _rounded(self, wanted: float) -> int:
+    def _round_up(self, replicas: float) -> int:
         """The least size that is not below what is wanted, or the largest."""
-        return next((size for size in self._case.sizes if size >= wanted), self._case.sizes[-1])
+        return next((size for size in self._case.sizes if size >= replicas), self._case.sizes[-1])
 
 
-class Utilisation(Paced):
+class UtilizationPolicy(PacedPolicy):
     """A HorizontalPodAutoscaler on the accelerator's utilisation, target 80 %.
 
     Collectives keep accelerators busy while they wait, so that utilisation reads 100 %.
@@ -117,12 +117,12 @@ class Utilisation(Paced):
 
     TARGET, MEASURED = 0.8, 1.0
 
-    def look(self, seen: Observation) -> int:
+    def choose_size(self, seen: JobObservation) -> int:
         """ceil(current * metric / target)."""
-        return self._rounded(math.ceil(seen.replicas * self.MEASURED / self.TARGET))
+        return self._round_up(math.ceil(seen.replicas * self.MEASURED / self.TARGET))
 
 
-class SpeedRatio(Paced):
+class SpeedRatioPolicy(PacedPolicy):
     """DLRover's heuristics: grow while a replica more still brings a fifth of what one brought.
 
     At most 8 replicas, or as many again, a step; all-reduce jobs are never made smaller.
@@ -130,11 +130,11 @@ class SpeedRatio(Paced):
 
     LEAST_RATIO, MOST_STEP = 0.2, 8
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: JobScenario) -> None:
         super().__init__(case)
         self._before: tuple[int, float] | None = None
 
-    def look(self, seen: Observation) -> int:
+    def choose_size(self, seen: JobObservation) -> int:
         """Grow, unless the last growth brought too little."""
         rate = 1.0 / seen.windows[-1].step_seconds
         if self._before is not None:
@@ -150,10 +150,10 @@ class SpeedRatio(Paced):
         return fits[-1]
 
 
-class Modelled(Paced):
+class ModelPolicy(PacedPolicy):
     """Fits a law to medians and goes to the size that it finds cheapest, at most twice as large."""
 
-    def look(self, seen: Observation) -> int:
+    def choose_size(self, seen: JobObservation) -> int:
         """The cheapest size within reach."""
         rows = self._rows(seen)
         reach = 2 * max(row.ranks for row in rows)
@@ -161,17 +161,17 @@ class Modelled(Paced):
         seconds = self.seconds(rows)
         prices = {size: seconds(size) * (size + self._case.value_of_time) for size in fits}
         best = min(fits, key=lambda size: prices[size])
-        return best if self.worth(prices[seen.replicas], prices[best]) else seen.replicas
+        return best if self.pays_off(prices[seen.replicas], prices[best]) else seen.replicas
 
-    def seconds(self, rows: list[Measured]) -> Callable[[int], float]:
+    def seconds(self, rows: list[StepMeasurement]) -> Callable[[int], float]:
         """The law, as seconds of a step by replicas."""
         raise NotImplementedError
 
-    def worth(self, here: float, there: float) -> bool:
+    def pays_off(self, current_cost: float, target_cost: float) -> bool:
         """Whether the better price is worth a change."""
-        return there < here
+        return target_cost < current_cost
 
-    def _rows(self, seen: Observation) -> list[Measured]:
+    def _rows(self, seen: JobObservation) -> list[StepMeasurement]:
         """The median of each size; how long the exchange takes is measured without noise."""
         by_size: dict[int, list[float]] = {}
         for window in seen.windows:
@@ -181,32 +181,34 @@ class Modelled(Paced):
             place, batch = self._case.table.packed(size), self._case.global_batch / size
             seconds, sync = self._case.table.times(place, batch)
             median = statistics.median(steps)
-            rows.append(Measured(len(place), size, batch, median, median * (1 - sync / seconds)))
+            rows.append(
+                StepMeasurement(len(place), size, batch, median, median * (1 - sync / seconds))
+            )
         return rows
 
 
-class Optimus(Modelled):
+class OptimusPolicy(ModelPolicy):
     """Optimus-like: its law of synchronous training by NNLS; a restart is not reckoned."""
 
-    def seconds(self, rows: list[Measured]) -> Callable[[int], float]:
+    def seconds(self, rows: list[StepMeasurement]) -> Callable[[int], float]:
         """T = t0 b + t1 + t2 K."""
         law, batch = OptimusLaw.fit(rows), self._case.global_batch
         return lambda size: law.seconds(size, batch / size)
 
 
-class Pollux(Modelled):
+class PolluxPolicy(ModelPolicy):
     """Pollux-like: its seven parameters, and a change discounted by restarts over the job's age.
 
     The batch is fixed, so that its goodput is throughput.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: JobScenario) -> None:
         super().__init__(case)
         self._law: PolluxLaw | None = None
         self._fitted = 0
         self._restarts, self._now = 0, 0.0
 
-    def target(self, seen: Observation, now: float) -> int:
+    def target(self, seen: JobObservation, now: float) -> int:
         """As all, and the age is kept."""
         self._now = now
         return super().target(seen, now)
@@ -216,7 +218,7 @@ class Pollux(Modelled):
         super().changed(now)
         self._restarts += 1
 
-    def seconds(self, rows: list[Measured]) -> Callable[[int], float]:
+    def seconds(self, rows: list[StepMeasurement]) -> Callable[[int], float]:
         """Fitted anew when a size was seen for the first time, as its agent does."""
         law = self._law
         if law is None or len(rows) != self._fitted:
@@ -227,20 +229,20 @@ class Pollux(Modelled):
             len(case.table.packed(size)), size, case.global_batch / size
         )
 
-    def worth(self, here: float, there: float) -> bool:
+    def pays_off(self, current_cost: float, target_cost: float) -> bool:
         """The better speed counts for (age - restarts * delay) / (age + delay)."""
         delay = self._case.restart_seconds
         share = max(self._now - self._restarts * delay, 0.0) / (self._now + delay)
-        return there < here * share
+        return target_cost < current_cost * share
 
 
-POLICIES: dict[str, Maker] = {
-    "rover": Rover,
-    "static": Static,
-    "hpa": Utilisation,
-    "dlrover": SpeedRatio,
-    "optimus": Optimus,
-    "pollux": Pollux,
-    "oracle": Oracle,
+POLICIES: dict[str, PolicyFactory] = {
+    "rover": ControllerDecisionPolicy,
+    "static": StaticPolicy,
+    "hpa": UtilizationPolicy,
+    "dlrover": SpeedRatioPolicy,
+    "optimus": OptimusPolicy,
+    "pollux": PolluxPolicy,
+    "oracle": OraclePolicy,
 }
 """By the names that results go by."""

@@ -29,7 +29,7 @@ class NoTables(InputError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class StepTimeRow:
     """One measurement."""
 
     hosts: int
@@ -52,23 +52,23 @@ class StepTable:
         rows: measurements, at least one.
     """
 
-    def __init__(self, name: str, rows: Iterable[Row]) -> None:
+    def __init__(self, name: str, rows: Iterable[StepTimeRow]) -> None:
         self.name, self.rows = name, tuple(rows)
         if not self.rows:
             raise NoTables(f"the table of {name} has no rows: give measured step times")
         self.per_host = max(max(row.placement, default=1) for row in self.rows)
         self.most_ranks = max(row.ranks for row in self.rows)
         self._most_hosts = max(row.hosts for row in self.rows)
-        self._by_place: dict[tuple[int, ...], list[Row]] = {}
-        self._by_size: dict[tuple[int, int], list[Row]] = {}
+        self._by_place: dict[tuple[int, ...], list[StepTimeRow]] = {}
+        self._by_size: dict[tuple[int, int], list[StepTimeRow]] = {}
         for row in self.rows:
             if row.placement:
                 self._by_place.setdefault(smallest_rotation(row.placement), []).append(row)
             else:
                 self._by_size.setdefault((row.hosts, row.ranks), []).append(row)
-        self._known: dict[tuple[tuple[int, ...], float], tuple[float, float]] = {}
+        self._cache: dict[tuple[tuple[int, ...], float], tuple[float, float]] = {}
 
-    def elsewhere(self, compute: float, exchange: float) -> StepTable:
+    def scaled(self, compute: float, exchange: float) -> StepTable:
         """The table as other hardware would have it.
 
         Args:
@@ -132,7 +132,7 @@ class StepTable:
         low, high = 4 * self.batches[0], largest * self.sizes[largest][1] / 4
         return tuple(round(float(batch)) for batch in np.geomspace(low, max(low, high), count))
 
-    def fits(self, placement: Sequence[int]) -> float:
+    def largest_batch(self, placement: Sequence[int]) -> float:
         """Largest batch of a rank that was measured there; the usual one if none was."""
         rows = self._rows(tuple(placement))
         return max((row.batch for row in rows), default=self.batches[1])
@@ -141,22 +141,26 @@ class StepTable:
         """Seconds of a step, and of it for the exchange, at the placement and samples a rank."""
         place = smallest_rotation(tuple(count for count in placement if count))
         key = (place, batch)
-        if key not in self._known:
+        if key not in self._cache:
             rows = self._rows(place)
-            self._known[key] = _along_batch(rows, batch) if rows else self._between(place, batch)
-        return self._known[key]
+            self._cache[key] = (
+                _along_batch(rows, batch) if rows else self._interpolate(place, batch)
+            )
+        return self._cache[key]
 
     def step_seconds(self, ranks: int, global_batch: float) -> float:
         """Seconds of a step of a batch that is split over packed ranks."""
         return self.times(self.packed(ranks), global_batch / ranks)[0]
 
-    def _rows(self, place: tuple[int, ...]) -> list[Row]:
-        place = smallest_rotation(place)
-        return self._by_place.get(place) or self._by_size.get((len(place), sum(place)), [])
+    def _rows(self, placement: tuple[int, ...]) -> list[StepTimeRow]:
+        placement = smallest_rotation(placement)
+        return self._by_place.get(placement) or self._by_size.get(
+            (len(placement), sum(placement)), []
+        )
 
-    def _between(self, place: tuple[int, ...], batch: float) -> tuple[float, float]:
+    def _interpolate(self, placement: tuple[int, ...], batch: float) -> tuple[float, float]:
         low, high = self.batches
-        at = [[min(len(place), self._most_hosts), sum(place), min(max(batch, low), high)]]
+        at = [[min(len(placement), self._most_hosts), sum(placement), min(max(batch, low), high)]]
         body, nearest = self._bodies
         found = nearest(at)[0] if body is None else body(at)[0]
         if not np.all(np.isfinite(found)):
@@ -186,7 +190,7 @@ def smallest_rotation(placement: tuple[int, ...]) -> tuple[int, ...]:
     return min(turns, default=placement)
 
 
-def _along_batch(rows: Sequence[Row], batch: float) -> tuple[float, float]:
+def _along_batch(rows: Sequence[StepTimeRow], batch: float) -> tuple[float, float]:
     """Straight lines between measured batches; beyond the last one the last line goes on."""
     rows = sorted(rows, key=lambda row: row.batch)
     if len(rows) == 1 or batch <= rows[0].batch:

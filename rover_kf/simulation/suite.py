@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rover_kf.simulation.cluster_simulation import FleetOutcome, Shape, run_fleet
+from rover_kf.simulation.cluster_simulation import ClusterShape, FleetOutcome, run_fleet
 from rover_kf.simulation.fleet_policies import FLEET_POLICIES
-from rover_kf.simulation.job_simulation import Case, Outcome, run
+from rover_kf.simulation.job_simulation import JobOutcome, JobScenario, run
 from rover_kf.simulation.policies import POLICIES
 from rover_kf.simulation.step_time_tables import StepTable
 from rover_kf.simulation.traces import Traces
@@ -35,7 +35,7 @@ class Summary:
     """A job, mean."""
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome]) -> Summary:
+    def from_outcomes(cls, outcomes: Sequence[JobOutcome]) -> Summary:
         """Of at least one outcome."""
         costs = [outcome.over_least for outcome in outcomes]
         return cls(
@@ -48,10 +48,10 @@ class Summary:
 
 def cases(
     tables: Iterable[StepTable], restart_seconds: float, hours: Sequence[float]
-) -> list[Case]:
+) -> list[JobScenario]:
     """Jobs that have a choice: at least two sizes were measured with their batch."""
     found = [
-        Case(table, float(batch), value, length, restart_seconds)
+        JobScenario(table, float(batch), value, length, restart_seconds)
         for table in tables
         for batch in table.global_batches(BATCHES)
         for value in VALUES_OF_TIME
@@ -60,7 +60,7 @@ def cases(
     return [case for case in found if len(case.sizes) > 1]
 
 
-def single_jobs(policy: str, jobs: Sequence[Case], seed: int = 0) -> Summary:
+def single_jobs(policy: str, jobs: Sequence[JobScenario], seed: int = 0) -> Summary:
     """Run each case alone under a policy.
 
     Args:
@@ -69,13 +69,13 @@ def single_jobs(policy: str, jobs: Sequence[Case], seed: int = 0) -> Summary:
         seed: of the noise; each case has its own after it.
     """
     maker = POLICIES[policy]
-    return Summary.of([run(case, maker(case), seed + i) for i, case in enumerate(jobs)])
+    return Summary.from_outcomes([run(case, maker(case), seed + i) for i, case in enumerate(jobs)])
 
 
-def shape_for(traces: Traces, restart_seconds: float = 30.0, nodes: int = 16) -> Shape:
+def shape_for(traces: Traces, restart_seconds: float = 30.0, nodes: int = 16) -> ClusterShape:
     """A cluster of nodes as the tables' hardware has them."""
     per_node = max(table.per_host for table in traces.tables.values())
-    return Shape(nodes=nodes, per_node=per_node, restart_seconds=restart_seconds)
+    return ClusterShape(nodes=nodes, per_node=per_node, restart_seconds=restart_seconds)
 
 
 def runnable(traces: Traces) -> list[str]:
@@ -88,7 +88,7 @@ def runnable(traces: Traces) -> list[str]:
 
 
 def fleet(
-    traces: Traces, shape: Shape, workloads: Sequence[str], policies: Iterable[str]
+    traces: Traces, shape: ClusterShape, workloads: Sequence[str], policies: Iterable[str]
 ) -> dict[str, list[FleetOutcome]]:
     """Run workloads under policies.
 
@@ -107,7 +107,7 @@ def fleet(
     }
 
 
-def interval_of_saving(
+def saving_interval(
     ours: FleetOutcome, theirs: FleetOutcome, *, draws: int = 1000, seed: int = 0
 ) -> tuple[float, float, float]:
     """Mean completion saved against another policy on the same jobs, and its 95 % interval.

@@ -16,7 +16,7 @@ import dataclasses
 import pathlib
 import re
 
-from rover_kf.simulation.step_time_tables import NoTables, Row, StepTable
+from rover_kf.simulation.step_time_tables import NoTables, StepTable, StepTimeRow
 from rover_kf.simulation.training_length import Epoch, TrainingWork
 
 PLACEMENTS, SCALABILITY, WORKLOADS = "placements.csv", "scalability.csv", "workloads"
@@ -27,7 +27,7 @@ class Arrival:
     """A job of a workload, as its user submits it."""
 
     name: str
-    at: float
+    arrived_at: float
     """Seconds since the first."""
     model: str
     replicas: int
@@ -65,16 +65,16 @@ def read(folder: pathlib.Path) -> Traces:
     return Traces(tables, work, {path.stem: _arrivals(path) for path in found_loads})
 
 
-def _rows(home: pathlib.Path) -> list[Row]:
+def _rows(folder: pathlib.Path) -> list[StepTimeRow]:
     rows = []
-    for line in _lines(home / PLACEMENTS):
+    for line in _lines(folder / PLACEMENTS):
         placement = tuple(int(digit) for digit in line["placement"])
         size = (len(placement), sum(placement))
-        rows.append(Row(*size, *_numbers(line), placement))
-    if (home / SCALABILITY).exists():
-        for line in _lines(home / SCALABILITY):
+        rows.append(StepTimeRow(*size, *_numbers(line), placement))
+    if (folder / SCALABILITY).exists():
+        for line in _lines(folder / SCALABILITY):
             size = (int(line["num_nodes"]), int(line["num_replicas"]))
-            rows.append(Row(*size, *_numbers(line)))
+            rows.append(StepTimeRow(*size, *_numbers(line)))
     return [row for row in rows if row.seconds > 0]
 
 
@@ -83,9 +83,9 @@ def _numbers(line: dict[str, str]) -> tuple[float, float, float]:
     return batch, seconds, float(line.get("sync_time") or 0.0)
 
 
-def _work(home: pathlib.Path) -> TrainingWork | None:
+def _work(folder: pathlib.Path) -> TrainingWork | None:
     epochs = {}
-    for path in home.glob("validation-*.csv"):
+    for path in folder.glob("validation-*.csv"):
         if found := re.fullmatch(r"validation-(\d+)", path.stem):
             epochs[int(found[1])] = tuple(
                 Epoch(float(row["progress"]), float(row["grad_sqr"]), float(row["grad_var"]))

@@ -7,51 +7,51 @@ from __future__ import annotations
 import os
 import pathlib
 
-MOST_THREADS = 4
+MAX_THREADS = 4
 """Of one copy or checksum; more find no more bandwidth."""
 
 _ROOT = pathlib.Path("/sys/fs/cgroup")
-_OWN = pathlib.Path("/proc/self/cgroup")
+_CGROUP_FILE = pathlib.Path("/proc/self/cgroup")
 
 
-def usable(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> float:
+def available(root: pathlib.Path = _ROOT, cgroup_file: pathlib.Path = _CGROUP_FILE) -> float:
     """Cores that this process and its neighbours in the control group have, together.
 
     Args:
         root: where control groups are mounted.
-        own: the file that names this process's groups.
+        cgroup_file: the file that names this process's groups.
     """
-    return min(float(len(os.sched_getaffinity(0))), *_quotas(root, own))
+    return min(float(len(os.sched_getaffinity(0))), *_quotas(root, cgroup_file))
 
 
-def share(processes: int) -> int:
+def threads_per_process(processes: int) -> int:
     """Threads that one of so many processes may copy or sum with while nobody trains.
 
     Args:
         processes: of this container that do so at once.
     """
-    return max(min(int(usable() / processes), MOST_THREADS), 1)
+    return max(min(int(available() / processes), MAX_THREADS), 1)
 
 
-def has_spare(processes: int, threads: int) -> bool:
+def has_idle(processes: int, threads: int) -> bool:
     """Whether a core is left when every training process here computes.
 
     Args:
         processes: training processes of this pod.
         threads: that each of them computes with.
     """
-    return usable() >= processes * threads + 1
+    return available() >= processes * threads + 1
 
 
-def _quotas(root: pathlib.Path, own: pathlib.Path) -> list[float]:
+def _quotas(root: pathlib.Path, cgroup_file: pathlib.Path) -> list[float]:
     found = [float("inf")]
-    for line in _text(own).splitlines():
+    for line in _text(cgroup_file).splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0":
             mount = root / "unified" if (root / "unified").is_dir() else root
-            read = _quota_2
+            read = _quota_v2
         elif "cpu" in controllers.split(","):
-            mount, read = root / controllers, _quota_1
+            mount, read = root / controllers, _quota_v1
             mount = mount if mount.is_dir() else root / "cpu"
         else:
             continue
@@ -62,12 +62,12 @@ def _quotas(root: pathlib.Path, own: pathlib.Path) -> list[float]:
     return found
 
 
-def _quota_2(folder: pathlib.Path) -> float:
+def _quota_v2(folder: pathlib.Path) -> float:
     quota, _, period = _text(folder / "cpu.max").partition(" ")
     return int(quota) / int(period) if quota.isdigit() and int(period) else float("inf")
 
 
-def _quota_1(folder: pathlib.Path) -> float:
+def _quota_v1(folder: pathlib.Path) -> float:
     quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
     limited = quota.strip().isdigit() and period.strip().isdigit()
     return int(quota) / int(period) if limited else float("inf")

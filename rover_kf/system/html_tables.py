@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 _CELL = "text-align:left;padding:2px 12px 2px 0;vertical-align:top"
 
 
-class Shown:
+class NotebookTable:
     """A value of which a notebook shows a table."""
 
     __slots__ = ()
@@ -27,10 +27,10 @@ class Shown:
         return ()
 
     def _repr_html_(self) -> str:
-        return table(self._html_title(), self._html_header(), self._html_rows())
+        return html_table(self._html_title(), self._html_header(), self._html_rows())
 
 
-def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table as HTML; every text in it is escaped.
 
     Args:

@@ -18,20 +18,20 @@ _CURRENT = "..data"
 _ATTEMPTS = 5
 
 
-def read(folder: pathlib.Path, wanted: Iterable[str]) -> dict[str, bytes]:
+def read(folder: pathlib.Path, filenames: Iterable[str]) -> dict[str, bytes]:
     """The content of those files that are there.
 
     Args:
         folder: the mount's path.
-        wanted: names of files.
+        filenames: names of files.
 
     Raises:
         OSError: they cannot be read, or change all the time.
     """
-    wanted = tuple(wanted)
+    filenames = tuple(filenames)
     for _ in range(_ATTEMPTS):
         current, found = _current(folder), {}
-        for name in wanted:
+        for name in filenames:
             with contextlib.suppress(FileNotFoundError):
                 found[name] = (current / name).read_bytes()
         if current == _current(folder):

@@ -57,13 +57,13 @@ def cpu_seconds(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def sizes(pid: int) -> dict[str, int]:
+def status_sizes(pid: int) -> dict[str, int]:
     """Bytes by name of its status (``VmRSS``, ``RssAnon``, …)."""
     words = (line.split() for line in _lines(pid, "status") if line.endswith(" kB"))
     return {name.rstrip(":"): int(count) * _KIB for name, count, _ in words}
 
 
-def shares(pid: int) -> dict[str, int]:
+def rollup_sizes(pid: int) -> dict[str, int]:
     """Bytes by name of its mappings' sums (``Rss``, ``Pss_Anon``, …)."""
     words = (line.split() for line in _lines(pid, "smaps_rollup")[1:])
     return {found[0].rstrip(":"): int(found[1]) * _KIB for found in words}

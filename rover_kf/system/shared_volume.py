@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Of a file that is read whole; the state of a job of ten thousand pods has a few."""
 
 
@@ -40,20 +40,20 @@ def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> in
     raise OSError(errno.EINVAL, "not a file; nothing of it is read", os.fspath(path))
 
 
-def read(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
+def read(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
     """A file's content.
 
     Args:
         path: of the file.
-        most: bytes that it may have.
+        max_bytes: bytes that it may have.
 
     Raises:
         OSError: it cannot be read, is a link or no file, or has more bytes.
     """
     with open(open_file(path, os.O_RDONLY), "rb") as file:
-        found = file.read(most + 1)
-    if len(found) > most:
-        message = f"more than {most} bytes; nothing of it is read"
+        found = file.read(max_bytes + 1)
+    if len(found) > max_bytes:
+        message = f"more than {max_bytes} bytes; nothing of it is read"
         raise OSError(errno.EFBIG, message, os.fspath(path))
     return found
 

@@ -3,8 +3,8 @@
 """SIGTERM and SIGINT as a request that is read, not as an exception in the middle of anything.
 
 A handler that raises may strike between any two instructions: between taking a lock and recording
-that it is held, so that the clean-up waits for that lock for ever. A handler that records the signal
-alone is not read before a pause ends; here the signal ends the pause.
+that it is held, so that the clean-up waits for that lock for ever. A handler that records the
+signal alone is not read before a pause ends; here the signal ends the pause.
 """
 
 from __future__ import annotations

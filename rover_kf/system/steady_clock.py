@@ -7,15 +7,18 @@ from __future__ import annotations
 import time
 
 
-class SteadyClock:
+class MonotonicWallClock:
     """A first reading, and the seconds since; somebody may set the wall clock meanwhile.
 
     Args:
         begun: the time now in Unix seconds; None: as the wall clock has it.
     """
 
-    def __init__(self, begun: float | None = None) -> None:
-        self._begun, self._from = time.time() if begun is None else begun, time.monotonic()
+    def __init__(self, started_at: float | None = None) -> None:
+        self._begun, self._from = (
+            time.time() if started_at is None else started_at,
+            time.monotonic(),
+        )
 
     def now(self) -> float:
         """Unix seconds."""

@@ -17,7 +17,7 @@ def server_name(namespace: str) -> str:
     return f"rover-kf.{namespace}.svc"
 
 
-def verifying(authorities: str) -> ssl.SSLContext:
+def verifying_context(authorities: str) -> ssl.SSLContext:
     """For who asks: takes certificates of these authorities alone.
 
     Args:
@@ -33,7 +33,7 @@ def verifying(authorities: str) -> ssl.SSLContext:
     return context
 
 
-def unverifying() -> ssl.SSLContext:
+def unverified_context() -> ssl.SSLContext:
     """For who asks for what is open to all, sends nothing of its own, and knows no authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

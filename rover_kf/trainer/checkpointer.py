@@ -26,32 +26,32 @@ from types import TracebackType
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, Wanted
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RequestedBoxes, RestoreReply
 from rover_kf.api.samples import StepSample
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import metrics as format_metrics
 from rover_kf.system import cpu_quota
-from rover_kf.system.steady_clock import SteadyClock
+from rover_kf.system.steady_clock import MonotonicWallClock
 from rover_kf.trainer import durability_listeners
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.data.loader_progress import Places
+from rover_kf.trainer.data.loader_progress import LoaderProgress
 from rover_kf.trainer.drain import Drain
-from rover_kf.trainer.gc_pause import without_collection
-from rover_kf.trainer.inactive import Outside
+from rover_kf.trainer.gc_pause import gc_paused
+from rover_kf.trainer.inactive import InactiveNotice
 from rover_kf.trainer.phase import Phase
-from rover_kf.trainer.restore.compatibility import tell_given_apart
-from rover_kf.trainer.restore.prefetch import Anticipation
-from rover_kf.trainer.restore_client import PATIENCE_SECONDS, Recovery
+from rover_kf.trainer.restore.compatibility import warn_detached_state_dicts
+from rover_kf.trainer.restore.prefetch import RestorePrefetch
+from rover_kf.trainer.restore_client import PATIENCE_SECONDS, RestoreClient
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.sidecar_client import Link
-from rover_kf.trainer.staging.stager import Saver
-from rover_kf.trainer.state.batch_norm import RunningStatistics
-from rover_kf.trainer.state.flatten import Parts
-from rover_kf.trainer.state.flatten_cache import live_shards
-from rover_kf.trainer.step_counter import count_of, counted
-from rover_kf.trainer.step_reporter import Reporter
-from rover_kf.trainer.timers import OwnTime
+from rover_kf.trainer.sidecar_client import SidecarClient
+from rover_kf.trainer.staging.stager import Stager
+from rover_kf.trainer.state.batch_norm import BatchNormSync
+from rover_kf.trainer.state.flatten import FlatState
+from rover_kf.trainer.state.flatten_cache import live_dtensors
+from rover_kf.trainer.step_counter import checked_step, step_counter_of
+from rover_kf.trainer.step_reporter import StepReporter
+from rover_kf.trainer.timers import StepTimer
 
 _ARENA_SECONDS = 300.0
 
@@ -92,23 +92,31 @@ class Checkpointer:
         if self.every < 1:
             raise errors.InputError(f"every is {every}; 1 or more is needed")
         self._replicated = replicated
-        home = self._settings.home
-        self._link = Link(home) if home else None
-        self._phase, self._places = Phase(), Places()
-        self._own_time, self._clock = OwnTime(), SteadyClock()
-        self._statistics = RunningStatistics(self._settings.round)
-        told = (self._phase.now, self._places.now)
-        self._reporter = Reporter(self._settings, self._link, *told) if self._link else None
-        self._recovery = Recovery(self._settings, self._link) if self._link else None
-        self._saver = Saver(
-            self._settings, self._ask_arena, self._sealed, replicated=replicated, overlap=overlap
+        home = self._settings.shared_dir
+        self._sidecar = SidecarClient(home) if home else None
+        self._phase, self._progress = Phase(), LoaderProgress()
+        self._step_timer, self._clock = StepTimer(), MonotonicWallClock()
+        self._batch_norm = BatchNormSync(self._settings.round)
+        told = (self._phase.current, self._progress.positions)
+        self._reporter = (
+            StepReporter(self._settings, self._sidecar, *told) if self._sidecar else None
+        )
+        self._restore_client = (
+            RestoreClient(self._settings, self._sidecar) if self._sidecar else None
+        )
+        self._stager = Stager(
+            self._settings,
+            self._request_arena,
+            self._on_sealed,
+            replicated=replicated,
+            overlap=overlap,
         )
         known = self._settings
         self._drain = Drain(home, known.resting, known.local_rank) if home else None
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
-        self._count, self._own = count_of(self._settings), object()
-        self._outside = Outside()
+        self._steps, self._session = step_counter_of(self._settings), object()
+        self._inactive = InactiveNotice()
         self._open = True
         self.restored_from = "none"
         """Where restore found its state: ``memory``, ``peer``, ``storage`` or ``none``."""
@@ -135,29 +143,29 @@ class Checkpointer:
                 process asked first, another Checkpointer of the process has restored, or another
                 process has saved as this rank since the launcher started it.
         """
-        if self._recovery is None:
-            self._outside.say()
+        if self._restore_client is None:
+            self._inactive.warn_once()
             return 0
-        self._count.restore_by(self._own)
-        self._begin()
-        tell_given_apart(state)
-        self._phase.attend(state)
-        self._places.attend(state)
-        with without_collection():
-            reply = self._bring_into(state, self._recovery)
+        self._steps.claim_restore(self._session)
+        self._begin_restore()
+        warn_detached_state_dicts(state)
+        self._phase.watch_state(state)
+        self._progress.watch_state(state)
+        with gc_paused():
+            reply = self._restore_into(state, self._restore_client)
         known = reply.snapshot_bytes if reply.step is not None else None
-        self._saver.prepare(state, known, light=bool(reply.lead))
+        self._stager.prepare(state, known, without_replicated=bool(reply.shared_path))
         self._last_step_at = time.monotonic()
-        self._count.restored(reply.step)
-        return self._count.last
+        self._steps.record_restored(reply.step)
+        return self._steps.last
 
-    def _bring_into(self, state: dict[str, object], sidecar: Recovery) -> RestoreReply:
-        shards = live_shards(state, replicated=self._replicated)
-        threads = cpu_quota.share(self._settings.local_world_size)
-        with Anticipation(self._settings, state, shards, threads) as anticipation:
-            wanted = shards.wanted()
+    def _restore_into(self, state: dict[str, object], client: RestoreClient) -> RestoreReply:
+        shards = live_dtensors(state, replicated=self._replicated)
+        threads = cpu_quota.threads_per_process(self._settings.local_world_size)
+        with RestorePrefetch(self._settings, state, shards, threads) as anticipation:
+            wanted = shards.requested_boxes()
             ranks = 1 if wanted else self._slot_ranks
-            reply = sidecar.bring(wanted, anticipation.look, ranks=ranks)
+            reply = client.request_slot(wanted, anticipation.prefetch, ranks=ranks)
             if reply.step is not None:
                 anticipation.finish(reply)
                 self.restored_from = reply.source
@@ -174,21 +182,21 @@ class Checkpointer:
             CheckpointError: a rank does not ask, nothing fits this world, or steps were saved since
                 the process asked first.
         """
-        if self._recovery is None:
-            self._outside.say()
+        if self._restore_client is None:
+            self._inactive.warn_once()
             return None
-        self._begin()
-        found: dict[str, object] | None = self._recovery.look(self._slot_ranks)
+        self._begin_restore()
+        found: dict[str, object] | None = self._restore_client.peek(self._slot_ranks)
         return found
 
-    def bring(self, wanted: tuple[Wanted, ...] = ()) -> RestoreReply:
+    def bring(self, boxes: tuple[RequestedBoxes, ...] = ()) -> RestoreReply:
         """Have the sidecar bring what restore loads, for who loads it by other means.
 
         Args:
-            wanted: boxes of tensors that this rank holds; what is not named comes whole.
+            boxes: boxes of tensors that this rank holds; what is not named comes whole.
 
         Returns:
-            The slot that holds it (``rover_kf.trainer.restore_client.opened``); its step is None
+            The slot that holds it (``rover_kf.trainer.restore_client.open_slot``); its step is None
             if there is nothing to restore.
 
         Raises:
@@ -196,18 +204,18 @@ class Checkpointer:
             CheckpointError: a rank does not ask, nothing fits this world, or steps were saved since
                 the process asked first.
         """
-        if self._recovery is None:
-            self._outside.say()
+        if self._restore_client is None:
+            self._inactive.warn_once()
             return RestoreReply(None, "none")
-        self._begin()
-        reply = self._recovery.bring(wanted)
-        self._count.restored(reply.step)
+        self._begin_restore()
+        reply = self._restore_client.request_slot(boxes)
+        self._steps.record_restored(reply.step)
         self.restored_from = reply.source
         return reply
 
     def is_due(self, step: int) -> bool:
         """Whether ``step`` saves this one by its number."""
-        return self._count.is_due(step, self.every)
+        return self._steps.is_due(step, self.every)
 
     def step(
         self,
@@ -245,34 +253,34 @@ class Checkpointer:
                 rank.
         """
         if self._reporter is None:
-            self._outside.say()
+            self._inactive.warn_once()
             return
-        step = counted(step, self._count.last)
-        self._saver.check()
-        own_seconds = self._own_time.take()
+        step = checked_step(step, self._steps.last)
+        self._stager.check()
+        own_seconds = self._step_timer.end_step()
         draining = self._drain is not None and self._drain.is_due(step)
         due = self.is_due(step) or step == total_steps
         if due and self._replicated:
-            self._statistics.agree(state)
+            self._batch_norm.broadcast(state)
         last = draining or step == total_steps
         if draining or due:
             self.save(step, state, metrics=metrics)
         if last:  # no training follows to copy beside, but often other weights: the best ones
             self.finish()
-        self._count.told, now = step, time.monotonic()
+        self._steps.reported, now = step, time.monotonic()
         sample = StepSample(
             step=step,
             ended_at=self._clock.now(),
             seconds=now - self._last_step_at,
             samples=samples,
-            wait_seconds=wait_seconds + self._places.take_waited(),
-            save_seconds=self._save_seconds + self._saver.take_waited(),
-            own_seconds=own_seconds,
+            wait_seconds=wait_seconds + self._progress.take_waited(),
+            save_seconds=self._save_seconds + self._stager.take_waited(),
+            rank_local_seconds=own_seconds,
         )
         self._last_step_at, self._save_seconds = now, 0.0
-        self._phase.stepped(state, last=last)
-        self._reporter.step(sample, total_steps)
-        self._own_time.begin(state)
+        self._phase.record_step(state, last=last)
+        self._reporter.report_step(sample, total_steps)
+        self._step_timer.begin_step(state)
         if self._drain is not None and draining:
             self.close()
             self._drain.leave()
@@ -300,11 +308,11 @@ class Checkpointer:
                 after the step.
         """
         told = format_metrics.to_metadata(metrics)
-        self._timed(step, lambda number: self._saver.save(number, state, told))
-        if self._link is not None:
-            durability_listeners.tell(self._count.last, state, self._link)
+        self._save_timed(step, lambda number: self._stager.save(number, state, told))
+        if self._sidecar is not None:
+            durability_listeners.notify(self._steps.last, state, self._sidecar)
 
-    def save_parts(self, step: int, parts: Parts) -> None:
+    def save_parts(self, step: int, parts: FlatState) -> None:
         """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.
 
         Raises:
@@ -314,30 +322,30 @@ class Checkpointer:
             CheckpointError: the copy of an earlier step failed, or another process saves as this
                 rank.
         """
-        self._timed(step, lambda number: self._saver.save_parts(number, parts))
+        self._save_timed(step, lambda number: self._stager.save_parts(number, parts))
 
-    def _timed(self, step: int, save: Callable[[int], None]) -> None:
+    def _save_timed(self, step: int, save: Callable[[int], None]) -> None:
         if self._reporter is None:
-            self._outside.say()
+            self._inactive.warn_once()
             return
         if not self._open:
             raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
-        number = counted(step, self._count.last)
+        number = checked_step(step, self._steps.last)
         begun = time.monotonic()
-        self._save_seconds += self._saver.take_waited()
+        self._save_seconds += self._stager.take_waited()
         with self._phase.saving():
-            self._saver.finish()
-            self._count.alone.check()
+            self._stager.finish()
+            self._steps.writer_check.check()
             save(number)
-        self._count.saved(number)
-        self._saver.take_waited()  # part of the time that is taken here
+        self._steps.record_saved(number)
+        self._stager.take_waited()  # part of the time that is taken here
         self._save_seconds += time.monotonic() - begun
 
-    def _sealed(self, seal: Seal, copy_seconds: float) -> None:
+    def _on_sealed(self, seal: Seal, copy_seconds: float) -> None:
         """Tell the sidecar; called by whatever thread ended the copy."""
         assert self._reporter is not None  # noqa: S101 - no save gets here without one
-        self._count.alone.sealed(seal)
-        self._reporter.seal(seal, copy_seconds)
+        self._steps.writer_check.record_seal(seal)
+        self._reporter.report_seal(seal, copy_seconds)
 
     def finish(self) -> None:
         """Wait for the copy of the last save: before something else than an optimizer changes it.
@@ -345,7 +353,7 @@ class Checkpointer:
         Raises:
             CheckpointError: the copy failed; or a signal handler calls it in the middle of one.
         """
-        self._saver.finish()
+        self._stager.finish()
 
     def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:
         """Wait until a step (or a newer one) is safe.
@@ -363,14 +371,14 @@ class Checkpointer:
             InputError: an unknown level.
             SidecarUnavailable: the sidecar does not answer.
         """
-        if self._link is None:
-            self._outside.say()
+        if self._sidecar is None:
+            self._inactive.warn_once()
             return False
         with self._phase.saving():
-            self._saver.finish()
-            if step == self._saver.unsaved:
+            self._stager.finish()
+            if step == self._stager.unsaved:
                 return False
-            return self._link.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
+            return self._sidecar.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Wait for the copy, report what is left, let go of the memory; safe to call twice.
@@ -381,19 +389,19 @@ class Checkpointer:
         """
         if not self._open:
             return
-        self._saver.turn.check()
+        self._stager.guard.check()
         self._open = False
-        self._count.closed()
+        self._steps.record_closed()
         self._phase.end()
         atexit.unregister(self.close)
         try:
-            self._saver.close()
+            self._stager.close()
         finally:
             if self._reporter is not None:
                 self._reporter.close()
-        if self._saver.unsaved is not None:
+        if self._stager.unsaved is not None:
             raise errors.CheckpointError(
-                f"step {self._saver.unsaved} is not saved, as the log tells, and no step after it "
+                f"step {self._stager.unsaved} is not saved, as the log tells, and no step after it "
                 "was; tell step() total_steps, or call finish() before something else than an "
                 "optimizer changes parameters"
             )
@@ -416,30 +424,30 @@ class Checkpointer:
     @property
     def is_late(self) -> bool:
         """Whether a training of this process is over already; it can have one alone."""
-        return self._count.over
+        return self._steps.is_finished
 
-    def _begin(self) -> None:
+    def _begin_restore(self) -> None:
         """A restore is asked for: training follows.
 
         Raises:
             CheckpointError: steps were saved since the process asked first, or by another process.
         """
-        self._count.begin()
-        self._saver.finish()
-        self._count.alone.check()
+        self._steps.begin_restore()
+        self._stager.finish()
+        self._steps.writer_check.check()
         self._phase.begin()
         if self._reporter is not None:
             self._reporter.watch()
 
-    def _ask_arena(self, slot_bytes: int) -> ArenaReply:
-        assert self._link is not None  # noqa: S101 - no save gets here without one
-        assert self._settings.home is not None  # noqa: S101 - nor without this
+    def _request_arena(self, slot_bytes: int) -> ArenaReply:
+        assert self._sidecar is not None  # noqa: S101 - no save gets here without one
+        assert self._settings.shared_dir is not None  # noqa: S101 - nor without this
         local_rank = str(self._settings.local_rank)
-        arena = Arena(self._settings.home / names.ARENA_DIR / local_rank)
+        arena = Arena(self._settings.shared_dir / names.ARENA_DIR / local_rank)
         have = arena.slot_bytes()
         if have >= slot_bytes:  # left by a process before this one; the sidecar would do nothing
             return ArenaReply(str(arena.directory), have)
-        return self._link.ask(
+        return self._sidecar.request(
             names.PATH_ARENA,
             ArenaRequest(self._settings.local_rank, slot_bytes),
             ArenaReply,

@@ -17,7 +17,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 
-_PLACE = "<component>"
+_FILENAME = "<component>"
 
 
 def main(environment: Mapping[str, str] = os.environ) -> None:
@@ -36,9 +36,9 @@ def main(environment: Mapping[str, str] = os.environ) -> None:
             f"{names.ENV_COMPONENT} holds no component; components.to_pytorchjob sets it"
         ) from cause
     # So that a traceback shows its lines.
-    linecache.cache[_PLACE] = (len(source), None, source.splitlines(keepends=True), _PLACE)
-    scope: dict[str, Any] = {"__name__": "__main__", "__file__": _PLACE}
-    exec(compile(source, _PLACE, "exec"), scope)  # noqa: S102 - the user's own program
+    linecache.cache[_FILENAME] = (len(source), None, source.splitlines(keepends=True), _FILENAME)
+    scope: dict[str, Any] = {"__name__": "__main__", "__file__": _FILENAME}
+    exec(compile(source, _FILENAME, "exec"), scope)  # noqa: S102 - the user's own program
     scope[function](**parameters)
 
 

@@ -26,9 +26,9 @@ class Drain:
     """
 
     def __init__(
-        self, home: pathlib.Path, resting: pathlib.Path | None = None, local_rank: int = 0
+        self, shared_dir: pathlib.Path, resting: pathlib.Path | None = None, local_rank: int = 0
     ) -> None:
-        self._path = home / names.DRAIN_FILE
+        self._path = shared_dir / names.DRAIN_FILE
         self._resting, self._local_rank = resting, local_rank
 
     def is_due(self, step: int) -> bool:

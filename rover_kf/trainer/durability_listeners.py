@@ -10,13 +10,13 @@ from typing import Protocol
 
 from rover_kf.api import names
 from rover_kf.api.checkpoints import WaitRequest
-from rover_kf.api.status import Acknowledged
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.api.status import Ack
+from rover_kf.trainer.sidecar_client import SidecarClient
 
 _TIMEOUT_SECONDS = 5.0
 
 
-class Follower(Protocol):
+class DurabilityListener(Protocol):
     """An entry of a state."""
 
     def state_saved(self, is_durable: Callable[[], bool]) -> None:
@@ -28,16 +28,16 @@ class Follower(Protocol):
         """
 
 
-def tell(step: int, state: Mapping[str, object], link: Link) -> None:
+def notify(step: int, state: Mapping[str, object], sidecar: SidecarClient) -> None:
     """Tell those of a state that it was saved."""
     for value in state.values():
         # Of the class: to ask a module for what it does not have takes longer than all the rest.
-        saved = getattr(type(value), Follower.state_saved.__name__, None)
+        saved = getattr(type(value), DurabilityListener.state_saved.__name__, None)
         if saved is not None:
-            saved(value, functools.partial(_is_durable, step, link))
+            saved(value, functools.partial(_is_durable, step, sidecar))
 
 
-def _is_durable(step: int, link: Link) -> bool:
+def _is_durable(step: int, sidecar: SidecarClient) -> bool:
     # A question of 0 seconds waits for nothing, and hurries nobody.
     asked = WaitRequest(step, "durable", 0.0)
-    return link.ask(names.PATH_WAIT, asked, Acknowledged, timeout=_TIMEOUT_SECONDS).done
+    return sidecar.request(names.PATH_WAIT, asked, Ack, timeout=_TIMEOUT_SECONDS).done

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def without_collection() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No search meanwhile."""
     was = gc.isenabled()
     gc.disable()

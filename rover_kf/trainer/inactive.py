@@ -11,13 +11,13 @@ from rover_kf.api import names
 _log = logging.getLogger("rover_kf")
 
 
-class Outside:
+class InactiveNotice:
     """One a checkpointer."""
 
     def __init__(self) -> None:
         self._said = False
 
-    def say(self) -> None:
+    def warn_once(self) -> None:
         """Why nothing is saved, and what to do."""
         if not self._said:
             _log.warning(

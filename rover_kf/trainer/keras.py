@@ -23,7 +23,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
 
-_PLACE = "place.json"
+_POSITION_FILE = "place.json"
 
 
 def flash_checkpoint(*, every: int | None = None) -> Any:
@@ -38,7 +38,7 @@ def flash_checkpoint(*, every: int | None = None) -> Any:
     return made(every)
 
 
-class _Place:
+class _InitialCounters:
     """Where tf-keras' loop asks for the epoch and batch to go on with."""
 
     def __init__(self, epoch: int, batch: int) -> None:
@@ -74,7 +74,7 @@ class _Hooks:
         self._every = every
         self.checkpointer: TensorFlowCheckpointer | None = None
         """Can be waited for, and knows where a state came from; made when training begins."""
-        self._step = self._told = self._epoch = self._batch = 0
+        self._step = self._reported = self._epoch = self._batch = 0
 
     def on_train_begin(self, logs: object = None) -> None:
         """Bring back what there is.
@@ -93,9 +93,9 @@ class _Hooks:
             coordinator = getattr(self.model, "_cluster_coordinator", None)
             settle = coordinator.join if coordinator is not None else None
             self.checkpointer = TensorFlowCheckpointer(checkpoint, every=self._every, settle=settle)
-            self._step = self._told = self.checkpointer.restore()
+            self._step = self._reported = self.checkpointer.restore()
         if self._step:
-            self._go_on(self.checkpointer.kept(_PLACE))
+            self._resume(self.checkpointer.kept(_POSITION_FILE))
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
         """Know where it is."""
@@ -105,7 +105,7 @@ class _Hooks:
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
         """Save what is behind, if it is due."""
         del logs
-        self._tell()
+        self._report()
         self._batch = batch
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
@@ -122,7 +122,7 @@ class _Hooks:
             for name, value in (logs or {}).items()
             if isinstance(value, (int, float))
         }
-        self._tell(measured)
+        self._report(measured)
 
     def on_train_end(self, logs: object = None) -> None:
         """Report what is left."""
@@ -132,31 +132,31 @@ class _Hooks:
         if hasattr(self.model, "_training_state"):
             self.model._training_state = None  # noqa: SLF001 - see _go_on
 
-    def _tell(self, measured: Mapping[str, float] | None = None) -> None:
+    def _report(self, metrics: Mapping[str, float] | None = None) -> None:
         checkpointer = self.checkpointer
-        if checkpointer is None or self._step == self._told:
+        if checkpointer is None or self._step == self._reported:
             return
-        ends = measured is not None
-        texts = {_PLACE: json.dumps([self._epoch, self._batch])}
+        ends = metrics is not None
+        texts = {_POSITION_FILE: json.dumps([self._epoch, self._batch])}
         steps = (self.params or {}).get("steps")
         total = steps * self.params["epochs"] if steps else None
         if ends and not checkpointer.is_due(self._step) and self._step != total:
-            checkpointer.save(self._step, texts=texts, metrics=measured)
-        checkpointer.step(self._step, total_steps=total, texts=texts, metrics=measured)
-        self._told = self._step
+            checkpointer.save(self._step, texts=texts, metrics=metrics)
+        checkpointer.step(self._step, total_steps=total, texts=texts, metrics=metrics)
+        self._reported = self._step
 
-    def _go_on(self, place: str | None) -> None:
+    def _resume(self, position: str | None) -> None:
         """Have the loop begin where the state was saved.
 
         Keras has no public way; these are what its own BackupAndRestore sets.
         """
-        if place is None:
-            raise errors.DoesNotFit(
+        if position is None:
+            raise errors.IncompatibleState(
                 "the job's state has no place of Model.fit's; it was saved by another script. "
                 "Start this one as another job"
             )
-        epoch, batch = json.loads(place)
+        epoch, batch = json.loads(position)
         if hasattr(self.model, "_training_state"):
-            self.model._training_state = _Place(epoch, batch)  # noqa: SLF001 - tf-keras
+            self.model._training_state = _InitialCounters(epoch, batch)  # noqa: SLF001 - tf-keras
         else:
             self.model._initial_epoch = epoch  # noqa: SLF001 - Keras 3

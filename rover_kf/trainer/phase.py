@@ -19,7 +19,7 @@ from rover_kf.api.faults import hang_reports
 
 
 @runtime_checkable
-class Stream(Protocol):
+class StreamState(Protocol):
     """An entry of a state whose data come while training goes on."""
 
     def is_waiting(self) -> bool:
@@ -33,18 +33,18 @@ class Phase:
         self._begun = self._stepped = self._ended = False
         self._saving = self._saves = 0
         self._modules: tuple[weakref.ref[torch.nn.Module], ...] = ()
-        self._streams: tuple[Stream, ...] = ()
+        self._streams: tuple[StreamState, ...] = ()
 
-    def attend(self, state: Mapping[str, object]) -> None:
+    def watch_state(self, state: Mapping[str, object]) -> None:
         """Ask the streams of a state whether they have anything."""
         values = (value for value in state.values() if not isinstance(value, type))
-        self._streams = tuple(value for value in values if isinstance(value, Stream))
+        self._streams = tuple(value for value in values if isinstance(value, StreamState))
 
     def begin(self) -> None:
         """A restore was asked for: steps will follow. A script that only saves tells of none."""
         self._begun = True
 
-    def stepped(self, state: Mapping[str, object], *, last: bool) -> None:
+    def record_step(self, state: Mapping[str, object], *, last: bool) -> None:
         """A step has ended.
 
         Args:
@@ -69,7 +69,7 @@ class Phase:
         finally:
             self._saving -= 1
 
-    def now(self) -> str:
+    def current(self) -> str:
         """One of the words of ``rover_kf.api.faults.hang_reports``, or nothing; from any thread."""
         if self._ended:
             return hang_reports.ENDED

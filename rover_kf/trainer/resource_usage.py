@@ -27,7 +27,7 @@ V1 = V2 / "memory"
 """Where a container finds its own control group."""
 
 
-_HELD = (
+_UNRECLAIMABLE = (
     ("anon", "shmem", "kernel_stack", "pagetables", "percpu", "sock", "slab_unreclaimable"),
     ("total_rss", "total_shmem"),
 )
@@ -37,39 +37,41 @@ _HELD = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Container:
+class ContainerMemory:
     """One that holds nothing but a launcher, what it has started, and what has started it."""
 
     group: pathlib.Path
     """Its control group."""
 
-    def held(self) -> int:
+    def unreclaimable_bytes(self) -> int:
         """Bytes that it cannot be made to drop; 0 if they cannot be read."""
         counts = _counts(self.group)
-        return max(sum(counts.get(name, 0) for name in version) for version in _HELD)
+        return max(sum(counts.get(name, 0) for name in version) for version in _UNRECLAIMABLE)
 
 
-def of(launcher: int, places: tuple[pathlib.Path, ...] = (V2, V1)) -> Container | None:
+def find_container_memory(
+    launcher: int, cgroups: tuple[pathlib.Path, ...] = (V2, V1)
+) -> ContainerMemory | None:
     """The container; None where others use the control group, too, or there is none to read.
 
     Args:
         launcher: process number of what trains here.
-        places: where a control group may be.
+        cgroups: where a control group may be.
     """
-    for place in places:
+    for place in cgroups:
         inside = _members(place)
         if os.getpid() in inside and _counts(place):
-            return Container(place) if _alone(launcher, inside) else None
+            return ContainerMemory(place) if _is_alone(launcher, inside) else None
     return None
 
 
-def family(launcher: int) -> list[int]:
+def process_tree(launcher: int) -> list[int]:
     """The launcher and all processes below it, at this moment."""
     return [launcher, *procfs.descendants(launcher)]
 
 
-def _alone(launcher: int, inside: set[int]) -> bool:
-    strangers = inside - {*family(launcher), *procfs.ancestors(launcher)}
+def _is_alone(launcher: int, pids: set[int]) -> bool:
+    strangers = pids - {*process_tree(launcher), *procfs.ancestors(launcher)}
     # A process of another namespace is told as 0; one that has ended meanwhile is no stranger.
     return not any(pid == 0 or procfs.parent(pid) is not None for pid in strangers)
 
@@ -105,7 +107,7 @@ _MOST_OF_TIME = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
-class Usage:
+class ResourceUsage:
     """At one moment."""
 
     memory: int = 0
@@ -117,7 +119,7 @@ class Usage:
     """Kept busy since the last look, by this process and its children."""
 
 
-class UsageMeter:
+class ResourceMeter:
     """Looks at most every two seconds; not shared between threads.
 
     Args:
@@ -126,33 +128,33 @@ class UsageMeter:
         whole: whether this process tells what the container holds.
     """
 
-    def __init__(self, launcher: int = 0, *, whole: bool = True) -> None:
+    def __init__(self, launcher: int = 0, *, reports_container: bool = True) -> None:
         own = os.getpid()
         self._launcher = launcher if launcher in procfs.ancestors(own) else own
-        self._whole = whole
+        self._reports_container = reports_container
         # Known once: a shell that somebody opens in the container counts against its limit.
-        self._container = of(self._launcher) if whole else None
-        self._look_at = 0.0
+        self._container = find_container_memory(self._launcher) if reports_container else None
+        self._next_measurement_at = 0.0
         self._used = self._cpu_seconds()
         self._used_at = time.monotonic()
-        self._last = Usage()
+        self._last = ResourceUsage()
 
-    def look(self) -> Usage:
+    def measure(self) -> ResourceUsage:
         """What is taken now, or was a moment ago."""
         now = time.monotonic()
-        if now >= self._look_at:
-            memory, files = self._memory() if self._whole else (0, 0)
-            self._last = Usage(memory, files, self._cores(now))
+        if now >= self._next_measurement_at:
+            memory, files = self._memory() if self._reports_container else (0, 0)
+            self._last = ResourceUsage(memory, files, self._cores(now))
             spent = time.monotonic() - now
-            self._look_at = now + max(_EVERY_SECONDS, spent / _MOST_OF_TIME)
+            self._next_measurement_at = now + max(_EVERY_SECONDS, spent / _MOST_OF_TIME)
         return self._last
 
     def _memory(self) -> tuple[int, int]:
-        members = family(self._launcher)
-        files = max((procfs.sizes(pid).get("RssFile", 0) for pid in members), default=0)
+        members = process_tree(self._launcher)
+        files = max((procfs.status_sizes(pid).get("RssFile", 0) for pid in members), default=0)
         if self._container is not None:
-            return self._container.held(), files
-        return sum(procfs.shares(pid).get("Pss_Anon", 0) for pid in members), files
+            return self._container.unreclaimable_bytes(), files
+        return sum(procfs.rollup_sizes(pid).get("Pss_Anon", 0) for pid in members), files
 
     def _cores(self, now: float) -> float:
         spent = now - self._used_at

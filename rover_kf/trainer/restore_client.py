@@ -19,13 +19,18 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Refused, RestoreReply, RestoreRequest, Wanted
+from rover_kf.api.checkpoints import (
+    RejectedStep,
+    RequestedBoxes,
+    RestoreReply,
+    RestoreRequest,
+)
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import plain_data, snapshot
 from rover_kf.checkpoint.format.snapshot import Snapshot
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.sidecar_client import Link, Meanwhile
+from rover_kf.trainer.sidecar_client import Meanwhile, SidecarClient
 
 _log = logging.getLogger("rover_kf")
 
@@ -34,7 +39,7 @@ PATIENCE_SECONDS = 30.0
 _RESTORE_SECONDS = 1800.0
 
 
-class Recovery:
+class RestoreClient:
     """One a training process.
 
     Args:
@@ -42,21 +47,21 @@ class Recovery:
         link: to the sidecar.
     """
 
-    def __init__(self, settings: TrainerSettings, link: Link) -> None:
-        self._settings, self._link = settings, link
+    def __init__(self, settings: TrainerSettings, sidecar: SidecarClient) -> None:
+        self._settings, self._sidecar = settings, sidecar
 
-    def bring(
+    def request_slot(
         self,
-        wanted: tuple[Wanted, ...] = (),
+        boxes: tuple[RequestedBoxes, ...] = (),
         meanwhile: Meanwhile | None = None,
-        refused: tuple[Refused, ...] = (),
+        refused: tuple[RejectedStep, ...] = (),
         *,
         ranks: int = 1,
     ) -> RestoreReply:
         """Have a slot filled with the step that all ranks have in common.
 
         Args:
-            wanted: boxes of tensors that this process holds; what is not named comes whole.
+            boxes: boxes of tensors that this process holds; what is not named comes whole.
             meanwhile: what to do while the sidecar looks for it.
             refused: steps that were brought in this round and could not be taken, the newest
                 refusal last; only in a world of one process.
@@ -68,9 +73,9 @@ class Recovery:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
-        return self._ask(wanted, meanwhile, refused, ranks)
+        return self._request(boxes, meanwhile, refused, ranks)
 
-    def look(self, ranks: int = 1) -> Any:
+    def peek(self, ranks: int = 1) -> Any:
         """The plain values of what ``bring`` brings, its tensors as None; None: there is nothing.
 
         Args:
@@ -80,32 +85,32 @@ class Recovery:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
-        reply = self._ask((), ranks=ranks, look=True)
+        reply = self._request((), ranks=ranks, peek_only=True)
         if reply.step is None:
             return None
-        return plain_data.decode(json.loads(reply.plain), lambda _: None)
+        return plain_data.decode(json.loads(reply.plain_data), lambda _: None)
 
-    def _ask(
+    def _request(
         self,
-        wanted: tuple[Wanted, ...],
+        boxes: tuple[RequestedBoxes, ...],
         meanwhile: Meanwhile | None = None,
-        refused: tuple[Refused, ...] = (),
+        refused: tuple[RejectedStep, ...] = (),
         ranks: int = 1,
         *,
-        look: bool = False,
+        peek_only: bool = False,
     ) -> RestoreReply:
         settings = self._settings
-        return self._link.ask(
+        return self._sidecar.request(
             names.PATH_RESTORE,
             RestoreRequest(
                 settings.local_rank,
                 settings.rank,
                 settings.world_size,
                 settings.round,
-                wanted,
+                boxes,
                 refused,
                 ranks,
-                look,
+                peek_only,
             ),
             RestoreReply,
             timeout=_RESTORE_SECONDS,
@@ -115,87 +120,87 @@ class Recovery:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Glimpse:
+class LocalPeek:
     """What a slot of this rank's holds, as far as can be told without holding it."""
 
     path: pathlib.Path
     seal: Seal
-    found: Snapshot
+    snapshot: Snapshot
     buffer: mmap.mmap
     """Its bytes; they are the snapshot's as long as the seal stands."""
-    lead: Glimpse | None = None
+    shared: LocalPeek | None = None
     """Of the pod's first rank, where that has what all ranks hold alike."""
 
 
-def glimpse(settings: TrainerSettings) -> Glimpse | None:
+def peek_local(settings: TrainerSettings) -> LocalPeek | None:
     """The newest step in this rank's own memory, which most often is the one to go on from."""
-    if settings.home is None:
+    if settings.shared_dir is None:
         return None
-    arenas = settings.home / names.ARENA_DIR
+    arenas = settings.shared_dir / names.ARENA_DIR
     arena = Arena(arenas / str(settings.local_rank))
     try:
         for seal in arena.sealed():
-            seen = _glimpse(arena, seal)
+            seen = _peek_slot(arena, seal)
             if seal.ranks:
                 return seen
             first = Arena(arenas / "0")
-            for other in first.of_state(seal.step, seal.round):
+            for other in first.find_seals(seal.step, seal.round):
                 if other.ranks:
-                    return dataclasses.replace(seen, lead=_glimpse(first, other))
+                    return dataclasses.replace(seen, shared=_peek_slot(first, other))
             return None
-    except (OSError, ValueError, errors.TornSnapshot) as reason:
+    except (OSError, ValueError, errors.CorruptSnapshot) as reason:
         _log.debug("nothing to see in %s: %s", arena.directory, reason)
     return None
 
 
-def _glimpse(arena: Arena, seal: Seal) -> Glimpse:
+def _peek_slot(arena: Arena, seal: Seal) -> LocalPeek:
     path = arena.slot_path(seal.slot)
     with path.open("rb") as file:
-        return Glimpse(path, seal, *_read(file.fileno(), seal.length))
+        return LocalPeek(path, seal, *_read(file.fileno(), seal.length))
 
 
 @contextlib.contextmanager
-def opened_lead(
-    reply: RestoreReply, seen: Glimpse | None = None
+def open_shared_slot(
+    reply: RestoreReply, peeked: LocalPeek | None = None
 ) -> Iterator[tuple[Snapshot, mmap.mmap] | None]:
     """The slot of the pod's first rank, where that has the rest; pinned meanwhile.
 
     Args:
         reply: the sidecar's.
-        seen: as for ``opened``.
+        peeked: as for ``opened``.
 
     Raises:
-        TornSnapshot: the slot no longer holds that step.
+        CorruptSnapshot: the slot no longer holds that step.
     """
-    if not reply.lead:
+    if not reply.shared_path:
         yield None
         return
-    first = dataclasses.replace(reply, path=reply.lead, snapshot_bytes=reply.lead_bytes)
-    with opened(first, seen.lead if seen else None) as found:
+    first = dataclasses.replace(reply, path=reply.shared_path, snapshot_bytes=reply.shared_bytes)
+    with open_slot(first, peeked.shared if peeked else None) as found:
         yield found
 
 
 @contextlib.contextmanager
-def opened(
-    reply: RestoreReply, seen: Glimpse | None = None
+def open_slot(
+    reply: RestoreReply, peeked: LocalPeek | None = None
 ) -> Iterator[tuple[Snapshot, mmap.mmap]]:
     """The slot that the sidecar has filled: what it holds, and its bytes; pinned meanwhile.
 
     Args:
         reply: the sidecar's.
-        seen: what it may be; if it is, the same objects are given again.
+        peeked: what it may be; if it is, the same objects are given again.
 
     Raises:
-        TornSnapshot: the slot no longer holds that step.
+        CorruptSnapshot: the slot no longer holds that step.
     """
     path = pathlib.Path(reply.path)
     arena = Arena(path.parent)
     seals = [seal for seal in arena.sealed() if arena.slot_path(seal.slot).name == path.name]
     if not seals or seals[0].step != reply.step:
-        raise errors.TornSnapshot(f"{path} no longer holds step {reply.step}")
+        raise errors.CorruptSnapshot(f"{path} no longer holds step {reply.step}")
     with arena.pin(seals[0]) as pin:
-        if seen is not None and (seen.path, seen.seal) == (path, seals[0]):
-            yield seen.found, seen.buffer
+        if peeked is not None and (peeked.path, peeked.seal) == (path, seals[0]):
+            yield peeked.snapshot, peeked.buffer
         else:
             yield _read(pin.descriptor, reply.snapshot_bytes)
 

@@ -50,30 +50,30 @@ class Generators:
             torch.cuda.set_rng_state(saved, device)
 
 
-class HeldGenerators(Generators):
+class DeferredGenerators(Generators):
     """Generators that are set when told to: data loaders use some on their way to the next step."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Any] | None = None
+        self._pending: dict[str, Any] | None = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep it for ``apply``."""
-        self._held = state_dict
+        self._pending = state_dict
 
     def apply(self) -> None:
         """Set them, once."""
-        held, self._held = self._held, None
+        held, self._pending = self._pending, None
         if held is not None:
             super().load_state_dict(held)
 
 
-class EpochGenerators(HeldGenerators):
+class EpochGenerators(DeferredGenerators):
     """These, and where they were when the epoch began: its order is drawn from them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._begin: dict[str, Any] = {}
-        self._again: dict[str, Any] = {}
+        self._replayed: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Where all of them are, and were."""
@@ -81,12 +81,12 @@ class EpochGenerators(HeldGenerators):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep it for ``begin`` and ``apply``."""
-        self._again = state_dict.get("epoch", {})
+        self._replayed = state_dict.get("epoch", {})
         super().load_state_dict(state_dict)
 
     def begin(self) -> None:
         """Before the order of an epoch is drawn; after a restore, as it was drawn before."""
-        again, self._again = self._again, {}
+        again, self._replayed = self._replayed, {}
         if again:
             Generators().load_state_dict(again)
         self._begin = Generators().state_dict()

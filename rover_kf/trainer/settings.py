@@ -19,7 +19,7 @@ _DEFAULT_EVERY = 50
 class TrainerSettings:
     """Of one training process."""
 
-    home: pathlib.Path | None
+    shared_dir: pathlib.Path | None
     """Mount path of the shared volume; None: the process runs outside rover-kf."""
     every: int
     """Steps between two saves."""
@@ -65,7 +65,7 @@ def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
     if every < 1:
         raise errors.InputError(f"{names.ENV_CHECKPOINT_EVERY} is {every}; 1 or more is needed")
     return TrainerSettings(
-        home=pathlib.Path(home) if home else None,
+        shared_dir=pathlib.Path(home) if home else None,
         every=every,
         rank=_number(given, "RANK", 0),
         local_rank=_number(given, "LOCAL_RANK", 0),

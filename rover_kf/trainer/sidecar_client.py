@@ -19,7 +19,7 @@ from typing import TypeVar
 from rover_kf import errors
 from rover_kf.api import codec, error_wire, names
 from rover_kf.api.checkpoints import WaitRequest
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.system.unix_http import UnixConnection
 
 _log = logging.getLogger("rover_kf")
@@ -33,17 +33,17 @@ _PAUSE_SECONDS = 0.1
 _OK = 200
 
 
-class Link:
+class SidecarClient:
     """The way to the sidecar.
 
     Args:
         home: mount path of the shared volume.
     """
 
-    def __init__(self, home: pathlib.Path) -> None:
-        self._socket = home / names.SOCKET
+    def __init__(self, shared_dir: pathlib.Path) -> None:
+        self._socket = shared_dir / names.SOCKET
 
-    def ask(
+    def request(
         self,
         path: str,
         message: object,
@@ -67,7 +67,7 @@ class Link:
         Raises:
             SidecarUnavailable: it did not answer.
             RoverError: of the class that the sidecar answered with.
-            MessageError: the answer cannot be read.
+            ProtocolError: the answer cannot be read.
         """
         deadline = time.monotonic() + patience
         while True:
@@ -83,7 +83,7 @@ class Link:
                     ) from cause
                 time.sleep(_PAUSE_SECONDS)
         if status != _OK:
-            raise error_wire.from_bytes(status, body, unreadable=errors.SidecarUnavailable)
+            raise error_wire.decode_error(status, body, unreadable=errors.SidecarUnavailable)
         return codec.loads(reply, body)
 
     def wait(self, step: int, level: str, *, timeout: float, patience: float) -> bool:
@@ -99,10 +99,10 @@ class Link:
             InputError: an unknown level.
             SidecarUnavailable: it did not answer.
         """
-        reply = self.ask(
+        reply = self.request(
             names.PATH_WAIT,
             WaitRequest(step, level, timeout),
-            Acknowledged,
+            Ack,
             timeout=timeout + patience,
             patience=patience,
         )

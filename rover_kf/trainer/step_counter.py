@@ -15,7 +15,7 @@ from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.trainer.settings import TrainerSettings
 
 
-class Alone:
+class SingleWriterCheck:
     """Whether nobody but this process has saved as its rank in its round.
 
     Args:
@@ -25,12 +25,12 @@ class Alone:
     def __init__(self, settings: TrainerSettings) -> None:
         self._rank, self._round = settings.rank, settings.round
         self._arena: Arena | None = None
-        if settings.home is not None:
-            self._arena = Arena(settings.home / names.ARENA_DIR / str(settings.local_rank))
+        if settings.shared_dir is not None:
+            self._arena = Arena(settings.shared_dir / names.ARENA_DIR / str(settings.local_rank))
         self._newest = 0
         """Sequence of this process's newest seal."""
 
-    def sealed(self, seal: Seal) -> None:
+    def record_seal(self, seal: Seal) -> None:
         """This process has."""
         self._newest = max(self._newest, seal.sequence)
 
@@ -54,7 +54,7 @@ class Alone:
             )
 
 
-class Count:
+class StepCounter:
     """What a process has saved and restored, as far as it may save and restore again.
 
     Args:
@@ -62,36 +62,36 @@ class Count:
     """
 
     def __init__(self, settings: TrainerSettings) -> None:
-        self.alone = Alone(settings)
+        self.writer_check = SingleWriterCheck(settings)
         """Whether other processes have saved as this one."""
         self.last = 0
         """Step that was saved or restored; 0: none."""
-        self.told = 0
+        self.reported = 0
         """Step that the script told last, or that was restored; 0: none."""
-        self._asked = self._saved_since = False
-        self._restored_by: object = None
-        self.over = False
+        self._restore_requested = self._saved_since = False
+        self._restore_owner: object = None
+        self.is_finished = False
         """A training that has asked what there is to restore is closed."""
 
-    def restore_by(self, who: object) -> None:
+    def claim_restore(self, owner: object) -> None:
         """The process is about to go on from what it restores.
 
         Args:
-            who: restores; nobody else may in this process.
+            owner: restores; nobody else may in this process.
 
         Raises:
             CheckpointError: another one has.
         """
-        if self._restored_by not in (None, who):
+        if self._restore_owner not in (None, owner):
             raise errors.CheckpointError(
                 "another Checkpointer of this process has restored already: a process goes on with "
                 "one state, and a second training would take the first one's. Use one Checkpointer "
                 "for all, with what they need in one state (as the number of a fold) and steps "
                 "that count on; or make each training a job of its own"
             )
-        self._restored_by = who
+        self._restore_owner = owner
 
-    def begin(self) -> None:
+    def begin_restore(self) -> None:
         """A restore is asked for.
 
         Raises:
@@ -103,40 +103,40 @@ class Count:
                 "steps were saved since this process restored; what they hold is restored by a new "
                 "process: end this one, or keep a copy of your own to go back to"
             )
-        self._asked = True
+        self._restore_requested = True
 
-    def restored(self, step: int | None) -> None:
+    def record_restored(self, step: int | None) -> None:
         """The step is what the process goes on from; None: there was nothing."""
-        self.last = self.told = step or 0
+        self.last = self.reported = step or 0
 
-    def closed(self) -> None:
+    def record_closed(self) -> None:
         """A Checkpointer of this process is."""
-        self.over = self.over or self._asked
+        self.is_finished = self.is_finished or self._restore_requested
 
-    def saved(self, number: int) -> None:
+    def record_saved(self, number: int) -> None:
         """The step was saved."""
-        self.last, self._saved_since = number, self._asked
+        self.last, self._saved_since = number, self._restore_requested
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether the step is a multiple of ``every``, or the first that was told past one."""
-        return step % every == 0 or step // every > self.told // every
+        return step % every == 0 or step // every > self.reported // every
 
 
-_OF_THIS_PROCESS: dict[object, Count] = {}
+_COUNTERS: dict[object, StepCounter] = {}
 
 
 """Global since it is the process's: objects of a script that know nothing of each other ask it."""
 
 
-def count_of(settings: TrainerSettings) -> Count:
+def step_counter_of(settings: TrainerSettings) -> StepCounter:
     """What the process has saved and restored, whichever object asks."""
-    if settings.home is None:
-        return Count(settings)
-    place = (os.getpid(), settings.home, settings.local_rank, settings.round)
-    return _OF_THIS_PROCESS.setdefault(place, Count(settings))
+    if settings.shared_dir is None:
+        return StepCounter(settings)
+    place = (os.getpid(), settings.shared_dir, settings.local_rank, settings.round)
+    return _COUNTERS.setdefault(place, StepCounter(settings))
 
 
-def counted(step: Any, last: int) -> int:
+def checked_step(step: Any, last: int) -> int:
     """The number of a step that may be saved.
 
     Args:

@@ -16,14 +16,14 @@ from collections.abc import Callable
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Sealed
-from rover_kf.api.samples import DataPlace, StepReport, StepSample
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.checkpoints import SlotSealed
+from rover_kf.api.samples import DataPosition, StepReport, StepSample
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.slot_record import Seal
-from rover_kf.system.steady_clock import SteadyClock
-from rover_kf.trainer.resource_usage import UsageMeter
+from rover_kf.system.steady_clock import MonotonicWallClock
+from rover_kf.trainer.resource_usage import ResourceMeter
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.sidecar_client import SidecarClient
 
 _log = logging.getLogger("rover_kf")
 
@@ -35,7 +35,7 @@ _PULSE_SECONDS = 5.0
 """Between two reports that say nothing new but that the process lives."""
 
 
-class Reporter:
+class StepReporter:
     """One a training process.
 
     Args:
@@ -48,16 +48,21 @@ class Reporter:
     def __init__(
         self,
         settings: TrainerSettings,
-        link: Link,
+        sidecar: SidecarClient,
         phase: Callable[[], str] = str,
-        places: Callable[[], tuple[DataPlace, ...]] = tuple,
+        positions: Callable[[], tuple[DataPosition, ...]] = tuple,
     ) -> None:
-        self._settings, self._link, self._phase, self._places = settings, link, phase, places
-        self._told_phase, self._told_at = "", 0.0
-        self._clock = SteadyClock()
-        self._usage = UsageMeter(settings.launcher, whole=settings.local_rank == 0)
+        self._settings, self._sidecar, self._phase, self._positions = (
+            settings,
+            sidecar,
+            phase,
+            positions,
+        )
+        self._reported_phase, self._reported_at = "", 0.0
+        self._clock = MonotonicWallClock()
+        self._usage = ResourceMeter(settings.launcher, reports_container=settings.local_rank == 0)
         self._samples: collections.deque[StepSample] = collections.deque(maxlen=_MOST_SAMPLES)
-        self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_SAMPLES)
+        self._seals: collections.deque[SlotSealed] = collections.deque(maxlen=_MOST_SAMPLES)
         self._total_steps: int | None = None
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,7 +71,7 @@ class Reporter:
         self.dropped = 0
         """Samples that were given up for new ones."""
 
-    def step(self, sample: StepSample, total_steps: int | None) -> None:
+    def report_step(self, sample: StepSample, total_steps: int | None) -> None:
         """Take a step's figures; returns at once."""
         if len(self._samples) == _MOST_SAMPLES:
             self.dropped += 1
@@ -74,10 +79,10 @@ class Reporter:
         self._total_steps = total_steps
         self._start()
 
-    def seal(self, seal: Seal, copy_seconds: float) -> None:
+    def report_seal(self, seal: Seal, copy_seconds: float) -> None:
         """Take the news of a seal; returns at once."""
         settings = self._settings
-        message = Sealed(
+        message = SlotSealed(
             local_rank=settings.local_rank,
             rank=settings.rank,
             world_size=settings.world_size,
@@ -125,8 +130,8 @@ class Reporter:
     def _deliver(self) -> None:
         try:
             while self._seals:
-                self._link.ask(
-                    names.PATH_SEALED, self._seals[0], Acknowledged, timeout=_TIMEOUT_SECONDS
+                self._sidecar.request(
+                    names.PATH_SEALED, self._seals[0], Ack, timeout=_TIMEOUT_SECONDS
                 )
                 self._seals.popleft()
             while self._samples or self._is_pulse_due():
@@ -138,15 +143,15 @@ class Reporter:
 
     def _is_pulse_due(self) -> bool:
         phase = self._phase()
-        late = time.monotonic() - self._told_at >= _PULSE_SECONDS
-        return bool(phase) and (phase != self._told_phase or late)
+        late = time.monotonic() - self._reported_at >= _PULSE_SECONDS
+        return bool(phase) and (phase != self._reported_phase or late)
 
     def _batch(self) -> int:
         return min(len(self._samples), _MOST_A_REPORT)
 
     def _report(self, samples: list[StepSample]) -> None:
         settings = self._settings
-        usage = self._usage.look()
+        usage = self._usage.measure()
         message = StepReport(
             rank=settings.rank,
             world_size=settings.world_size,
@@ -158,11 +163,11 @@ class Reporter:
             memory=usage.memory,
             file_memory=usage.files,
             cores=usage.cores,
-            data=self._places(),
+            data=self._positions(),
         )
         try:
-            self._link.ask(names.PATH_SAMPLES, message, Acknowledged, timeout=_TIMEOUT_SECONDS)
+            self._sidecar.request(names.PATH_SAMPLES, message, Ack, timeout=_TIMEOUT_SECONDS)
         except errors.RoverError:
             self._samples.extendleft(reversed(samples))
             raise
-        self._told_phase, self._told_at = message.phase, time.monotonic()
+        self._reported_phase, self._reported_at = message.phase, time.monotonic()

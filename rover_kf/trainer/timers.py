@@ -19,13 +19,13 @@ from torch.utils.hooks import RemovableHandle
 T = TypeVar("T")
 
 
-class Waited:
+class DataWaitTimer:
     """Of one loader; what is fetched beside the loop costs it nothing."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
 
-    def within(self, batches: Iterator[T]) -> Iterator[T]:
+    def measure(self, batches: Iterator[T]) -> Iterator[T]:
         """The same batches, each one's wait counted."""
         begun = time.perf_counter()
         for batch in batches:
@@ -33,13 +33,13 @@ class Waited:
             yield batch
             begun = time.perf_counter()
 
-    def take(self) -> float:
+    def pop_seconds(self) -> float:
         """Seconds since it was asked last."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
 
-class OwnTime:
+class StepTimer:
     """Of one training process. On a device (CUDA) nothing is measured: calls return before it."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class OwnTime:
         self._ready = self._began = 0.0
         self._watched = self._settled = False
 
-    def begin(self, state: Mapping[str, object]) -> None:
+    def begin_step(self, state: Mapping[str, object]) -> None:
         """A step begins, of a training with this state."""
         if not self._watched:
             self._watched = True
@@ -57,7 +57,7 @@ class OwnTime:
                 self._hook(parameter)
         self._ready, self._began = 0.0, time.monotonic()
 
-    def take(self) -> float:
+    def end_step(self) -> float:
         """Seconds of the step that ends now; 0 if its gradients were not seen."""
         if self._ready and not self._settled:
             # The same one is last in each step: only it is looked at, which costs next to nothing.

@@ -54,9 +54,9 @@ def make_app(
         try:
             posted = json.loads(await request.read())
             answer = review(posted, settings=settings, defaults=read_defaults())
-        except (ValueError, errors.MessageError) as cause:
+        except (ValueError, errors.ProtocolError) as cause:
             _log.warning("refused a request that is no AdmissionReview: %s", cause)
-            return web.json_response({"error": "MessageError", "message": str(cause)}, status=400)
+            return web.json_response({"error": "ProtocolError", "message": str(cause)}, status=400)
         response = answer["response"]
         if not response["allowed"]:
             _log.info("refused: %s", response["status"]["message"])
@@ -87,12 +87,12 @@ def review(
         defaults: policy for what a job's annotations do not say.
 
     Raises:
-        MessageError: it is no AdmissionReview with a request.
+        ProtocolError: it is no AdmissionReview with a request.
     """
     known = isinstance(admission_review, Mapping)
     request = admission_review.get("request") if known else None
     if not isinstance(request, Mapping) or "uid" not in request:
-        raise errors.MessageError("not an AdmissionReview: it has no request with a uid")
+        raise errors.ProtocolError("not an AdmissionReview: it has no request with a uid")
     response = {"uid": request["uid"], **_respond(request, settings, defaults)}
     return {
         "apiVersion": admission_review.get("apiVersion", "admission.k8s.io/v1"),
@@ -105,18 +105,18 @@ def _respond(
     request: Mapping[str, Any], settings: InjectionSettings, defaults: Mapping[str, str] | None
 ) -> dict[str, Any]:
     job = _mapping(request.get("object"))
-    if not _is_ours(job) or request.get("operation") not in ("CREATE", "UPDATE"):
+    if not _is_supported(job) or request.get("operation") not in ("CREATE", "UPDATE"):
         return {"allowed": True}
     wanted, warnings, source = job, tuple[str, ...](), _name(request)
     try:
         if request["operation"] == "UPDATE":
             old = _mapping(request.get("oldObject"))
             if not _was_injected(old):
-                return {"allowed": True, "warnings": [_not_injected(job)]}
-            settings = inject.pinned(settings, old, adapter_for(old))
+                return {"allowed": True, "warnings": [_not_injected_message(job)]}
+            settings = inject.pin_image(settings, old, adapter_for(old))
             if reapply.is_reapplied(request):
-                wanted, warnings = reapply.keep_replicas(job, old, defaults)
-                wanted = reapply.keep_limits(wanted, old)
+                wanted, warnings = reapply.preserve_replicas(job, old, defaults)
+                wanted = reapply.preserve_limits(wanted, old)
         injected = inject.inject(wanted, settings=settings, defaults=defaults, source=source)
         if request["operation"] == "UPDATE" and adapter_for(job) is TENSORFLOW:
             tfjob_rules.check_update(old, wanted, source)
@@ -149,7 +149,7 @@ def patch(before: Manifest, after: Manifest) -> list[dict[str, Any]]:
     return operations
 
 
-def _is_ours(job: Mapping[str, Any]) -> bool:
+def _is_supported(job: Mapping[str, Any]) -> bool:
     metadata = _mapping(job.get("metadata"))
     labelled = _mapping(metadata.get("labels")).get(names.INJECT_LABEL) == "true"
     return labelled and "deletionTimestamp" not in metadata
@@ -157,7 +157,7 @@ def _is_ours(job: Mapping[str, Any]) -> bool:
 
 def _was_injected(old: Mapping[str, Any]) -> bool:
     try:
-        schema.check(old, adapter_for(old), "the job as it was")
+        schema.check_schema(old, adapter_for(old), "the job as it was")
     except errors.ManifestError:
         return False  # no webhook of ours has seen it
     return inject.is_injected(old)
@@ -173,7 +173,7 @@ def _name(request: Mapping[str, Any]) -> str:
     return f"{request['object'].get('kind')} {request.get('namespace', '')}/{name}"
 
 
-def _not_injected(job: Mapping[str, Any]) -> str:
+def _not_injected_message(job: Mapping[str, Any]) -> str:
     return (
         f"{job['metadata'].get('name')} was created without rover-kf and stays so; "
         "delete it and create it again to have it"

@@ -62,7 +62,7 @@ class Certificates:
         """Read to_data() back.
 
         Raises:
-            MessageError: a key is missing, or its value is no PEM.
+            ProtocolError: a key is missing, or its value is no PEM.
         """
         try:
             found = cls(data["ca.crt"], data["tls.crt"], data["tls.key"])
@@ -70,7 +70,7 @@ class Certificates:
             x509.load_pem_x509_certificate(found.certificate)
             serialization.load_pem_private_key(found.key, password=None)
         except (KeyError, ValueError) as cause:
-            raise errors.MessageError(f"not a webhook's certificates: {cause!r}") from cause
+            raise errors.ProtocolError(f"not a webhook's certificates: {cause!r}") from cause
         return found
 
 

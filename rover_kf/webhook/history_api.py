@@ -24,7 +24,7 @@ from rover_kf.api import codec, names
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.history.history_protocol import HistoryStore
 
-MOST = 1000
+MAX_RUNS = 1000
 """Runs of one answer."""
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class HistoryServer:
                 outcome=asked.get("outcome"),
                 limit=_limit(request),
             )
-            return _runs(found)
+            return _encode_runs(found)
 
         return await self._answer(request, find)
 
@@ -77,7 +77,7 @@ class HistoryServer:
             found = self._history.get(request.match_info["uid"])
             # One that may not be seen is not there: its id tells nothing either.
             if found is None or not self._access.may_see(caller, found.signature.namespace):
-                raise errors.JobNotFound("there is no such run in a namespace that you may see")
+                raise errors.NoSuchJob("there is no such run in a namespace that you may see")
             return codec.encode(found)
 
         return await self._answer(request, find)
@@ -88,30 +88,30 @@ class HistoryServer:
         def find(caller: object) -> object:
             signature = codec.loads(JobSignature, body)
             self._check(caller, signature.namespace)
-            return _runs(self._history.similar(signature, _limit(request)))
+            return _encode_runs(self._history.similar(signature, _limit(request)))
 
         return await self._answer(request, find)
 
     async def _answer(self, request: web.Request, find: Callable[[object], object]) -> web.Response:
         try:
             return web.json_response(await asyncio.to_thread(self._find, request, find))
-        except _Unknown as cause:
-            return _refused(401, str(cause))
+        except _Unauthenticated as cause:
+            return _error_response(401, str(cause))
         except _Forbidden as cause:
-            return _refused(403, str(cause))
-        except errors.JobNotFound as cause:
-            return _refused(404, str(cause))
+            return _error_response(403, str(cause))
+        except errors.NoSuchJob as cause:
+            return _error_response(404, str(cause))
         except (errors.HistoryUnavailable, errors.ClusterUnavailable) as cause:
             _log.warning("the history is not served now: %s", cause)
-            return _refused(503, "the history cannot be read now")
-        except (errors.MessageError, errors.InputError, ValueError) as cause:
-            return _refused(400, str(cause))
+            return _error_response(503, "the history cannot be read now")
+        except (errors.ProtocolError, errors.InputError, ValueError) as cause:
+            return _error_response(400, str(cause))
 
     def _find(self, request: web.Request, find: Callable[[object], object]) -> object:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         caller = self._access.caller(token.strip()) if kind == "Bearer" and token else None
         if caller is None:
-            raise _Unknown("show a token of this cluster: Authorization: Bearer …")
+            raise _Unauthenticated("show a token of this cluster: Authorization: Bearer …")
         return find(caller)
 
     def _check(self, caller: object, namespace: str | None) -> None:
@@ -120,7 +120,7 @@ class HistoryServer:
             raise _Forbidden(f"you may not list PyTorchJobs in {where}")
 
 
-class _Unknown(Exception):
+class _Unauthenticated(Exception):
     """No token, or one of nobody."""
 
 
@@ -128,16 +128,16 @@ class _Forbidden(Exception):
     """A namespace that the caller may not see."""
 
 
-def _refused(status: int, message: str) -> web.Response:
+def _error_response(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)
 
 
-def _runs(found: tuple[RunRecord, ...]) -> object:
-    return {"runs": [codec.encode(record) for record in found]}
+def _encode_runs(records: tuple[RunRecord, ...]) -> object:
+    return {"runs": [codec.encode(record) for record in records]}
 
 
 def _limit(request: web.Request) -> int:
     stated = int(request.query.get("limit", "100"))
     if stated < 1:
-        raise ValueError(f"limit is {stated}; allowed: 1 to {MOST}")
-    return min(stated, MOST)
+        raise ValueError(f"limit is {stated}; allowed: 1 to {MAX_RUNS}")
+    return min(stated, MAX_RUNS)

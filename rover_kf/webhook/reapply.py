@@ -35,7 +35,7 @@ def is_reapplied(request: Mapping[str, Any]) -> bool:
     return new is not None and new == old
 
 
-def keep_replicas(
+def preserve_replicas(
     job: Manifest, old: Manifest, defaults: Mapping[str, str] | None
 ) -> tuple[Manifest, tuple[str, ...]]:
     """The job with the old numbers of replicas that rover-kf scales, and what to tell its owner.
@@ -60,14 +60,14 @@ def keep_replicas(
     return {**job, "spec": {**job["spec"], adapter.specs: specs}}, tuple(told)
 
 
-def keep_limits(job: Manifest, old: Manifest) -> Manifest:
+def preserve_limits(job: Manifest, old: Manifest) -> Manifest:
     """The job with the limits that rover-kf has raised, where it states those before."""
     for limit in (MEMORY, CPU):
-        job = _keep(limit, job, old)
+        job = _preserve(limit, job, old)
     return job
 
 
-def _keep(limit: ResourceLimit, job: Manifest, old: Manifest) -> Manifest:
+def _preserve(limit: ResourceLimit, job: Manifest, old: Manifest) -> Manifest:
     raised, adapter = limit.raised(old), adapter_for(job)
     before = {item.key: item for item in adapter.replicas(old)}
     specs = dict(job["spec"][adapter.specs])
@@ -75,8 +75,8 @@ def _keep(limit: ResourceLimit, job: Manifest, old: Manifest) -> Manifest:
         known = raised.get(item.key)
         if known is None or item.key not in before:
             continue
-        had = limit.of(adapter.trainer(before[item.key]))
-        if had == known.limit and limit.of(adapter.trainer(item)) == known.stated:
+        had = limit.limit_of(adapter.trainer(before[item.key]))
+        if had == known.limit and limit.limit_of(adapter.trainer(item)) == known.stated:
             specs[item.key] = limit.replica(item, adapter, known.limit)
     return {**job, "spec": {**job["spec"], adapter.specs: specs}}
 

@@ -14,7 +14,7 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli.pause_resume import lines
+from rover_kf.cli.pause_resume import format_explanation
 from rover_kf.client import explain as client_explain
 from rover_kf.client.explain import Explanation
 from rover_kf.cluster.kubernetes import config
@@ -135,7 +135,7 @@ def test_a_job_grows_by_itself_and_gives_way(cluster, namespace, submit, explain
     began = time.monotonic()
     sizes.until(3, meanwhile=killer, within=360)
     grown = time.monotonic() - began
-    eventually(lambda: len(first.told("ScaleVerified")) >= 2, within=60, what="both verified")
+    eventually(lambda: len(first.emitted("ScaleVerified")) >= 2, within=60, what="both verified")
     assert sizes.seen == [1, 2, 3]
     told = [one for one in explain(first).decisions if one.decision.action == "scale"]
     assert [(one.decision.current, one.decision.target) for one in told] == [(1, 2), (2, 3)]
@@ -148,7 +148,7 @@ def test_a_job_grows_by_itself_and_gives_way(cluster, namespace, submit, explain
     _tells(first, "ScaleDecision", "gives 1 of 3 replicas: PyTorchJob")
     eventually(lambda: second.status().get("step"), within=120, what="the second job trains")
     gave = time.monotonic() - began
-    eventually(lambda: explain(first).under_way == "", within=60, what="settled")
+    eventually(lambda: explain(first).pending_change == "", within=60, what="settled")
     assert sizes.seen == [1, 2, 3, 2]
     assert _workers(first) == 2
     assert _workers(second) == 1
@@ -163,7 +163,7 @@ def test_a_job_grows_by_itself_and_gives_way(cluster, namespace, submit, explain
         f"three replicas after {grown:.0f} s, the second job trains {gave:.0f} s after it came, "
         f"three again {time.monotonic() - began:.0f} s after it went; the controller was killed "
         f"{killer.kills} times; {_changes(explain(first))}",
-        *lines(explain(first), 20),
+        *format_explanation(explain(first), 20),
     )
 
 
@@ -215,7 +215,12 @@ def test_jobs_that_had_better_stay(cluster, namespace, submit, explain):
     theirs = explain(scaled)
     assert not _changes(theirs)
     assert any("HorizontalPodAutoscaler theirs" in one.decision.bound for one in theirs.decisions)
-    _print(told, *scaled.told("ScaleRefused"), *lines(explain(slow), 20), *lines(theirs, 20))
+    _print(
+        told,
+        *scaled.emitted("ScaleRefused"),
+        *format_explanation(explain(slow), 20),
+        *format_explanation(theirs, 20),
+    )
 
 
 def test_a_quota_bounds_a_job(cluster, namespace, submit, explain):
@@ -230,7 +235,7 @@ def test_a_quota_bounds_a_job(cluster, namespace, submit, explain):
     )  # fmt: skip
     apply(cluster, [_quota(namespace, 2)])
     Sizes(job).until(2, within=120)
-    _print(line, *lines(explain(job), 20))
+    _print(line, *format_explanation(explain(job), 20))
 
 
 def _suspended(name: str, namespace: str, **labels: str) -> dict:
@@ -254,9 +259,9 @@ def test_jobs_that_are_not_ours_to_scale(cluster, namespace, explain):
         job = RunningJob(cluster, namespace, name)
         _tells(job, "ScaleRefused", why, within=30)
         explained = explain(job)
-        assert explained.left_alone
+        assert explained.unmanaged_reason
         assert _workers(job) == 1
-        _print(*job.told("ScaleRefused"), *lines(explained, 20))
+        _print(*job.told("ScaleRefused"), *format_explanation(explained, 20))
 
     measured = _suspended("measured", namespace)
     measured["spec"]["elasticPolicy"]["metrics"] = _hpa(namespace, "measured")["spec"]["metrics"]

@@ -17,7 +17,7 @@ from testcluster.cluster import Cluster
 from testcluster.objects import Object, apply
 
 from rover_kf.cluster.kubernetes import config as kubernetes_config
-from rover_kf.doctor import Diagnosis, Finding, examine
+from rover_kf.doctor import Diagnosis, Finding, diagnose
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook.certificates import issue
 from tests.support.waiting import eventually
@@ -43,7 +43,7 @@ def doctor(cluster, namespace):
     api = kubernetes_config.from_environment(kubeconfig=str(cluster.kubeconfig)).api
 
     def look(job: Object | None = None) -> Diagnosis:
-        return examine(api, namespace, job, settings=_settings())
+        return diagnose(api, namespace, job, settings=_settings())
 
     return look
 
@@ -190,11 +190,13 @@ def _too_large(namespace: str) -> Object:
 
 
 def _told(found: Diagnosis, check: str, words: str) -> Finding | None:
-    return next((item for item in found.broken if item.check == check and words in item.what), None)
+    return next(
+        (item for item in found.broken if item.check == check and words in item.message), None
+    )
 
 
 def _broken(found: Diagnosis) -> list[str]:
-    return [f"{item.check}: {item.what}" for item in found.broken]
+    return [f"{item.check}: {item.message}" for item in found.broken]
 
 
 def _sound(look: Callable[[], Diagnosis]) -> None:
@@ -211,7 +213,7 @@ def _found_and_mended(
         seen = eventually(
             lambda: _told(look(), check, words), within=60, every=0.2, what=f"{check}: {words}"
         )
-    assert seen.mend
+    assert seen.fix
     return seen
 
 
@@ -239,7 +241,7 @@ def test_ten_broken_set_ups_are_found(cluster, namespace, doctor):
         job = make(namespace)
         seen.append(_found_and_mended(lambda job=job: doctor(job), broken, check, words))
     for finding in seen:
-        print(f"\n{finding.check}: {finding.what}\n  mend: {finding.mend}")
+        print(f"\n{finding.check}: {finding.message}\n  mend: {finding.fix}")
     print(f"\n{len(seen)} broken set-ups found")
     assert len(seen) >= 10
     _sound(doctor)
@@ -256,10 +258,10 @@ def test_a_caller_without_rights_is_told_so(cluster, namespace, doctor, tmp_path
     path = tmp_path / "nobody.kubeconfig"
     path.write_text(yaml.safe_dump(config))
     api = kubernetes_config.from_environment(kubeconfig=str(path)).api
-    found = examine(api, namespace, settings=_settings())
+    found = diagnose(api, namespace, settings=_settings())
     told = _told(found, "rights", "you may not create pytorchjobs, get pytorchjobs")
     assert told
-    assert "kubeflow-edit" in told.mend
+    assert "kubeflow-edit" in told.fix
     unknown = {item.check for item in found.findings if item.verdict == "unknown"}
     assert unknown >= {"nodes", "controller", "webhook", "native-sidecars"}
 
@@ -268,7 +270,7 @@ def test_a_caller_without_rights_is_told_so(cluster, namespace, doctor, tmp_path
 def test_parts_that_are_stopped_are_found(cluster, doctor, controller_down):
     """An operator and a controller that do not run are found, each with its own way to mend it."""
     seen = _found_and_mended(doctor, _with_no_operator(cluster), "training-operator", "not running")
-    assert "--replicas=1" in seen.mend
+    assert "--replicas=1" in seen.fix
     controller_down()
     found = eventually(
         lambda: (now := doctor()) and _told(now, "controller", "scaled to 0") and now,

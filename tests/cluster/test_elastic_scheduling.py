@@ -14,7 +14,7 @@ from testcluster.jobs import RunningJob
 from testcluster.journaled_job import answer, eventually_told, newest, resumed, trains_with
 from testcluster.objects import apply
 
-from rover_kf.cluster.kubernetes.conversion import seconds_of
+from rover_kf.cluster.kubernetes.conversion import parse_time
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller", "room")]
@@ -87,7 +87,7 @@ def started(job: RunningJob, pod: str) -> float:
 
     # It trains before its kubelet has told so.
     state = eventually(running, within=60, every=0.3, what=f"{pod} runs, as its kubelet says")
-    return time.monotonic() - (time.time() - seconds_of(state["startedAt"]))
+    return time.monotonic() - (time.time() - parse_time(state["startedAt"]))
 
 
 def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):

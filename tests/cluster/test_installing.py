@@ -20,8 +20,8 @@ from testcluster.objects import apply
 
 from rover_kf.api import names
 from rover_kf.cluster.kubernetes import config as kubernetes_config
-from rover_kf.cluster.kubernetes.api import Api
-from rover_kf.doctor import Finding, examine
+from rover_kf.cluster.kubernetes.api import KubernetesApi
+from rover_kf.doctor import Finding, diagnose
 from rover_kf.injection.settings import InjectionSettings
 from tests.support.waiting import eventually
 
@@ -194,7 +194,7 @@ def _told(job: RunningJob) -> dict:
 
 
 @pytest.fixture
-def administrator(cluster, namespace, tmp_path) -> Api:
+def administrator(cluster, namespace, tmp_path) -> KubernetesApi:
     """The API server as somebody asks it who has all rights in the test's namespace alone."""
     where, who = ("-n", namespace), f"--serviceaccount={namespace}:owner"
     cluster.kubectl(*where, "create", "serviceaccount", "owner")
@@ -217,9 +217,9 @@ def doctor(administrator, images, namespace) -> Callable[[RunningJob], dict[str,
     settings = InjectionSettings(image, f"{namespace}:{DEPLOYMENT}")
 
     def look(job: RunningJob) -> dict[str, Finding]:
-        found = examine(administrator, namespace, job.read(), settings=settings)
+        found = diagnose(administrator, namespace, job.read(), settings=settings)
         for one in found.findings:
-            print(f"{one.verdict} {one.check}: {one.what}")
+            print(f"{one.verdict} {one.check}: {one.message}")
         return {one.check: one for one in found.findings}
 
     return look

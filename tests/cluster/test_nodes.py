@@ -58,7 +58,7 @@ def test_a_broken_node_is_left_out(cluster, namespace, with_trainer, checkpoints
     )
     assert message.startswith(f"{bad} is left out of this job")
     assert "gpu_hardware" in message
-    assert node_affinity.left_out(_template(job)) == {bad}
+    assert node_affinity.excluded_nodes(_template(job)) == {bad}
 
     def elsewhere() -> str:
         found = {_node_of(job, pod) for pod in job.pods()}

@@ -22,7 +22,7 @@ from testcluster.journaled_job import eventually_told
 from testcluster.objects import Object
 
 from rover_kf.api import names
-from rover_kf.cluster.kubernetes.conversion import pod_of
+from rover_kf.cluster.kubernetes.conversion import parse_pod
 from rover_kf.reconcilers import events
 from tests.support.failure_cases import PODS
 from tests.support.waiting import eventually
@@ -172,7 +172,7 @@ def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, kept, node_fa
 
     def told() -> dict[str, str]:
         for name, item in kept().items():
-            seen = events.observed_failures((pod_of(item),), 0.0)
+            seen = events.collect_pod_events((parse_pod(item),), 0.0)
             kind = next((event.message.split(": ")[1] for _, event in seen), "")
             # That a kill was for memory the kubelet does not always hear: this pod gets another.
             if kind and (name, kind) != ("full", "process_killed"):

@@ -150,7 +150,7 @@ def test_slow_nodes_are_left(cluster, submit, checkpoints, faults, node_faults):
     assert node["spec"]["unschedulable"] is True
     assert pod in node["metadata"]["annotations"]["rover-kf.io/cordoned"]
     worker = job.read()["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert node_affinity.left_out(worker) == {bad}
+    assert node_affinity.excluded_nodes(worker) == {bad}
     moved = eventually(
         lambda: (found := _node(job, pod)) not in ("", bad) and found,
         within=60, every=0.3, what=f"{pod} on another node",

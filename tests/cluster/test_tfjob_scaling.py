@@ -14,7 +14,7 @@ from testcluster.tfjobs import Chief
 
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli.pause_resume import lines
+from rover_kf.cli.pause_resume import format_explanation
 from rover_kf.client import explain
 from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
@@ -69,7 +69,7 @@ def _print(cluster, tmp_path, job: RunningJob, *told: object) -> None:
     place = config.from_environment(kubeconfig=str(cluster.kubeconfig))
     with SqlHistory(f"sqlite:///{tmp_path}/none.db") as none:
         found = explain.explain(place, none, JobKey(job.namespace, job.name, "TFJob"))
-    print("", *told, *lines(found, 20), sep="\n")
+    print("", *told, *format_explanation(found, 20), sep="\n")
 
 
 def test_workers_come_by_themselves(cluster, namespace, with_trainer, shared_claim, tmp_path):

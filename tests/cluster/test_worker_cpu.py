@@ -10,7 +10,7 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli.pause_resume import lines
+from rover_kf.cli.pause_resume import format_explanation
 from rover_kf.client import explain
 from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
@@ -90,7 +90,7 @@ def test_a_starved_worker_gets_cores_before_replicas(cluster, namespace, with_tr
     place = config.from_environment(kubeconfig=str(cluster.kubeconfig))
     with SqlHistory(f"sqlite:///{tmp_path}/none.db") as none:
         found = explain.explain(place, none, JobKey(namespace, "starving"))
-    told = list(lines(found, 20))
+    told = list(format_explanation(found, 20))
     assert any(f"CPU limit of Worker replicas {STATED} -> " in line for line in told)
     print(f"\n{slow:.2f} -> {fast:.2f} steps/s", *told, sep="\n")
 

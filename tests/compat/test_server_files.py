@@ -82,7 +82,7 @@ def test_damaged_files_are_never_taken(started, folders):
         said = [servers.ask(f"read:{step}") for step in range(1, 6)]
         assert servers.ask("read:6") == kept
     print(*said, sep="\n")
-    assert all(line.startswith("TornSnapshot ") for line in said)
+    assert all(line.startswith("CorruptSnapshot ") for line in said)
     known = (
         "Checksum does not",
         "Checksum does not",

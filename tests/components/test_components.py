@@ -26,7 +26,7 @@ with warnings.catch_warnings():
     from components.elastic_component import to_pytorchjob
     from components.export_checkpoint.component import export_checkpoint
     from components.launch_training_job.component import launch_training_job
-    from components.legacy_component_yaml import palette
+    from components.legacy_component_yaml import to_legacy_yaml
     from components.patch_manifest.component import patch_manifest
     from components.pipelines.train import train
     from components.profile_training.component import profile_training
@@ -122,7 +122,7 @@ def everything(manifest: str, checkpoints: str, state: str, run: str) -> None:
         profiled = profile_training(manifest=manifest, steps=3, **there)
         profiled.after(recommended)
         sizes = profiled.outputs["Output"]
-        patched = patch_manifest(manifest=manifest, recommendation=sizes, place="embedded")
+        patched = patch_manifest(manifest=manifest, recommendation=sizes, cluster="embedded")
         launched = launch_training_job(
             manifest=patched.output, run=run, timeout_seconds=240.0, **there
         )
@@ -257,7 +257,7 @@ def test_the_exit_handler_cleaned_up(run):
     """cleanup_job, which runs last, deletes the run's jobs; the record of the run stays."""
     name = run.metadata("launch-training-job")["parameterValues"]["Output"]
     assert run.metadata("cleanup-job")["parameterValues"]["Output"] == name
-    with RoverClient.at("embedded", state=str(run.folder / "state")) as rover:
+    with RoverClient.connect("embedded", state=str(run.folder / "state")) as rover:
         assert rover.list() == ()
         assert rover.record(name).outcome == "succeeded"
 
@@ -271,7 +271,7 @@ def fails():
 @dsl.pipeline(name="broken")
 def broken(state: str, run: str) -> None:
     """A run that fails while a job that it has launched goes on."""
-    clean = cleanup_job(run=run, place="embedded", state=state)
+    clean = cleanup_job(run=run, cluster="embedded", state_dir=state)
     with dsl.ExitHandler(clean):
         fails()
 
@@ -297,7 +297,7 @@ def test_the_exit_handler_ends_a_job_that_runs(tmp_path):
         assert ours[0].wait(120) != 0
         assert "was deleted while it was waited for" in ours[2].read_text()
         assert pathlib.Path(f"/proc/{pids[1]}").exists()
-        with RoverClient.at("embedded", state=str(state)) as rover:
+        with RoverClient.connect("embedded", state=str(state)) as rover:
             (left,) = rover.list()
         assert left.annotations[names.LAUNCH_RUN_ANNOTATION] == "run-8"
     (told,) = (tmp_path / "outputs").glob("*/cleanup-job/executor_output.json")
@@ -369,7 +369,7 @@ def test_a_sweep_gives_each_trial_its_job(manifest):
     found = [manifests.load(text).job for text in texts]
     words = [PYTORCH.trainer(PYTORCH.replicas(job)[0])["command"][2:] for job in found]
     assert words == [["--lr", "0.1"], ["--name", "a b"]]
-    assert len({job_names.job_name(job, "run-1") for job in found}) == 2
+    assert len({job_names.make_job_name(job, "run-1") for job in found}) == 2
     with pytest.raises(errors.InputError, match="vary it before it is patched"):
         vary_manifest.python_func(patch_manifest.python_func(manifest, "", "embedded"), "--lr 1")
     with pytest.raises(errors.InputError, match="No closing quotation"):
@@ -396,7 +396,7 @@ def test_palettes_get_the_older_format(home):
     input and each output of the component."""
     text = (home / "palette.yaml").read_text()
     component = compiling.components()[home]
-    assert text == palette(component)
+    assert text == to_legacy_yaml(component)
     loaded = load_component_from_text(text)
     inputs = set(component.component_spec.inputs) - {"task_config"}
     assert set(loaded.component_spec.inputs) == inputs

@@ -37,7 +37,7 @@ def test_a_verdict_ends_a_job_of_restart_policy_on_failure(tmp_path):
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
     trainer_of(job)["command"] = ["torchrun", str(script)]
     places = {"state": str(tmp_path / "state"), "history": f"sqlite:///{tmp_path}/history.db"}
-    with RoverClient.at("embedded", **places) as rover:
+    with RoverClient.connect("embedded", **places) as rover:
         key = rover.submit(yaml.safe_dump(job)).key
         eventually(lambda: rover.get(key).finished, within=200, every=0.2, what="the job's end")
         assert rover.get(key).phase == "Failed"
@@ -62,7 +62,7 @@ def test_who_waits_by_kubeflows_name_hears_the_coordinators_verdict(tmp_path):
     job["spec"]["nprocPerNode"] = "1"
     trainer_of(job)["command"] = ["torchrun", str(script)]
     places = {"state": str(tmp_path / "state"), "history": f"sqlite:///{tmp_path}/history.db"}
-    with RoverClient.at("embedded", **places) as rover:
+    with RoverClient.connect("embedded", **places) as rover:
         key = rover.submit(yaml.safe_dump(job)).key
         with pytest.raises(errors.JobFailed, match="NameError: name 'nowhere_to_be_found'"):
             rover.wait_for_job_conditions(
@@ -124,7 +124,7 @@ def test_a_state_that_never_comes_to_storage_fails_the_job_once(tmp_path, script
     ranks = tmp_path / "ranks"
     trainer_of(job)["command"] = ["torchrun", str(tmp_path / "train.py"), str(ranks)]
     places = {"state": str(tmp_path / "state"), "history": f"sqlite:///{tmp_path}/history.db"}
-    with RoverClient.at("embedded", **places) as rover:
+    with RoverClient.connect("embedded", **places) as rover:
         key = rover.submit(yaml.safe_dump(job)).key
         eventually(lambda: rover.get(key).finished, within=200, every=0.2, what="the job's end")
         assert rover.get(key).phase == "Failed"
@@ -171,7 +171,7 @@ def test_a_state_that_does_not_fit_ends_the_job_at_once(tmp_path, way, ranks, en
         job["spec"]["nprocPerNode"] = str(ranks)
         trainer_of(job)["command"] = ["torchrun", str(script), *entries]
         places = {"state": f"{tmp_path}/{ranks}{entries}", "history": f"sqlite:///{tmp_path}/h.db"}
-        with RoverClient.at("embedded", **places) as rover:
+        with RoverClient.connect("embedded", **places) as rover:
             key = rover.submit(yaml.safe_dump(job)).key
             eventually(lambda: rover.get(key).finished, within=100, every=0.2, what="the end")
             rover.settle(key)  # its story may be told a moment later

@@ -260,7 +260,7 @@ def _stored(folder: pathlib.Path) -> int:
     one in its place."""
     (place,) = (folder / "stored").iterdir()
     storage = DirectoryStorage(place)
-    whole = storage.whole()
+    whole = storage.complete_folders()
     assert whole
     storage.collect(len(whole), generation=max(found.generation for found in whole))
     for found in whole:

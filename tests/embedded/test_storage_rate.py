@@ -45,7 +45,7 @@ def test_a_run_measures_its_storage_for_the_next(tmp_path):
     job["spec"]["nprocPerNode"] = "1"
     trainer_of(job)["command"] = ["torchrun", str(script)]
     places = {"state": str(tmp_path / "state"), "history": f"sqlite:///{tmp_path}/history.db"}
-    with RoverClient.at("embedded", **places) as rover:
+    with RoverClient.connect("embedded", **places) as rover:
         assert rover.patch(yaml.safe_dump(job)).notes[0].endswith("storage takes)")
         key = rover.submit(yaml.safe_dump(job)).key
         rover.wait(key, timeout=200)

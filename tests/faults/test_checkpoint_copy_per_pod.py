@@ -19,7 +19,7 @@ from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.checkpoint_tools.export import export
 from rover_kf.checkpoint_tools.locate import locate
-from rover_kf.sidecar.slots.rank_assignments import Assignments
+from rover_kf.sidecar.slots.rank_assignments import RankAssignments
 from tests.support.pods import checkpoint_pod
 from tests.support.process_pool.rank_server import RankServer, serving
 from tests.support.waiting import eventually
@@ -108,7 +108,7 @@ class Job:
 
     def newest_bytes(self, pod: int) -> list[int]:
         """Of each local rank of a pod, the newest snapshot."""
-        home = self.pods[pod].settings.home / names.ARENA_DIR
+        home = self.pods[pod].settings.volume_path / names.ARENA_DIR
         return [Arena(home / str(rank)).sealed()[0].length for rank in range(self._counts[pod])]
 
     def restored(self, pod: int) -> list[str]:
@@ -118,7 +118,7 @@ class Job:
 
 def _has_asked(pod: checkpoint_pod.Pod, round_: int) -> bool:
     """Whether a rank of the pod has asked what to restore in that round."""
-    known = Assignments(pod.settings.home / names.ARENA_DIR)  # reads the files anew
+    known = RankAssignments(pod.settings.volume_path / names.ARENA_DIR)  # reads the files anew
     found = [known.get(rank) for rank in (0, 1)]
     return any(one is not None and one.round == round_ for one in found)
 
@@ -145,7 +145,7 @@ def _exported(storage: pathlib.Path, folder: pathlib.Path, ranks: int) -> list[d
     found: list[dict[str, bytes]] = []
     for rank in range(ranks):
         path = folder / f"{rank}.safetensors"
-        export(state.of_rank(rank), "safetensors", path)
+        export(state.for_rank(rank), "safetensors", path)
         tensors = safetensors.torch.load_file(path)
         found.append({name: tensor.numpy().tobytes() for name, tensor in tensors.items()})
     return found
@@ -182,7 +182,7 @@ def test_a_lost_pods_ranks_start_from_one_copy_of_a_peers(server, tmp_path):
         assert job.train(1, last=8) == [0] * 4
         lost = job.pods[1]
         lost.kill()
-        shutil.rmtree(lost.settings.home)
+        shutil.rmtree(lost.settings.volume_path)
         lost.start()
         assert job.train(2) == [0] * 4
         assert job.begins() == ["from 8 memory"] * 2 + ["from 8 peer"] * 2
@@ -216,7 +216,7 @@ def test_a_lead_that_is_lost_alone_comes_from_the_other_pod(server, tmp_path):
     """The first rank's slots of a pod are gone, the second one's are there: it keeps its own."""
     with _job(server, tmp_path) as job:
         assert job.train(1, last=8) == [0] * 4
-        arena = Arena(job.pods[1].settings.home / names.ARENA_DIR / "0")
+        arena = Arena(job.pods[1].settings.volume_path / names.ARENA_DIR / "0")
         for seal in arena.sealed():
             arena.discard(seal)
         assert job.train(2) == [0] * 4
@@ -242,7 +242,7 @@ def test_light_slots_alone_are_no_state(server, tmp_path):
     """Nobody has the weights any more: an error that says so, no training from the begin."""
     with _job(server, tmp_path, counts=(2,), per_pod=(True,)) as job:
         assert job.train(1, last=8) == [0] * 2
-        arena = Arena(job.pods[0].settings.home / names.ARENA_DIR / "0")
+        arena = Arena(job.pods[0].settings.volume_path / names.ARENA_DIR / "0")
         for seal in arena.sealed():
             arena.discard(seal)
         assert job.train(2) == [1, 1]
@@ -253,7 +253,7 @@ def test_pods_compare_their_copies(server, tmp_path):
     """Each pod's copy stands for its ranks in the comparison of replicas."""
     with _job(server, tmp_path, checkpoint_check_every=1) as job:
         assert job.train(1, last=8) == [0] * 4
-        log = job.pods[0].settings.home / checkpoint_pod.LOG
+        log = job.pods[0].settings.volume_path / checkpoint_pod.LOG
         eventually(lambda: "step 8: 4 ranks hold the same" in log.read_text(), within=60)
         assert job.pods[0].told(names.EVENT_REPLICA_MISMATCH) == []
 
@@ -268,7 +268,7 @@ def test_ranks_that_keep_it_another_way_than_before(server, tmp_path, before):
         assert job.train(2, last=8) == [0] * 4
         assert [told.split()[1] for told in job.begins()] == ["8"] * 4
         for pod in job.pods:
-            sealed = Arena(pod.settings.home / names.ARENA_DIR / "0").sealed()
+            sealed = Arena(pod.settings.volume_path / names.ARENA_DIR / "0").sealed()
             assert sorted((seal.step, seal.ranks) for seal in sealed) == [(8, 1), (8, 2)]
 
 

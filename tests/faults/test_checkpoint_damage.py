@@ -13,7 +13,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.checkpoint.arena.slot_record import CONTROL_BYTES
-from rover_kf.checkpoint.format.manifest import Folder
+from rover_kf.checkpoint.format.manifest import CheckpointFolder
 from rover_kf.checkpoint.format.snapshot import LENGTH_BYTES
 from tests.support.pods.checkpoint_world import World, in_memory, running
 from tests.support.states.synthetic_states import Form
@@ -41,7 +41,9 @@ def _job(memory: pathlib.Path, runner: asyncio.Runner, form: Form) -> World:
     return World(memory / "pods", memory / "pvc", form, runner, keep=3)
 
 
-def _two_lives(memory: pathlib.Path, runner: asyncio.Runner, form: Form) -> tuple[Folder, ...]:
+def _two_lives(
+    memory: pathlib.Path, runner: asyncio.Runner, form: Form
+) -> tuple[CheckpointFolder, ...]:
     """Steps 1 and 2 of the first life and step 3 of the next one are on storage, memory is empty;
     their folders, oldest first."""
     first = _job(memory, runner, form)
@@ -54,7 +56,7 @@ def _two_lives(memory: pathlib.Path, runner: asyncio.Runner, form: Form) -> tupl
     assert second.restore(2) == (2, 1)
     second.persist(3, 2)
     second.forget()
-    return second.storage.whole()
+    return second.storage.complete_folders()
 
 
 def _flipped(data: bytes, place: int) -> bytes:

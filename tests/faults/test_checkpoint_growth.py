@@ -100,7 +100,7 @@ def _killed(
     storage = home / "pvc"
     changes = {"checkpoint_every": EVERY, "storage": storage, "persist_seconds": 3600.0}
     with checkpoint_pod.pods(home / "pods", 1, **changes) as (pod,):
-        arena = Arena(pod.settings.home / "arena" / "0")
+        arena = Arena(pod.settings.volume_path / "arena" / "0")
         rank = _start(server, pod, script, 1, GROWS + EVERY)
         eventually(lambda: due(arena), within=120, every=0.0005, what="the moment to kill")
         os.kill(rank, signal.SIGKILL)

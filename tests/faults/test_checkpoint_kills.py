@@ -23,7 +23,7 @@ KILLS, SLOT_BYTES, SEED = 40, 8 << 20, 20261121
 
 WRITER = f"""
 import mmap, os, pathlib, sys
-from rover_kf.checkpoint import snapshot
+from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import SLOTS
 
@@ -73,7 +73,7 @@ def memory():
 def test_a_writer_killed_at_any_instant_leaves_a_whole_step(memory):
     """After each of the kills the arena has a sealed step, whole, not older than the last one."""
     chance = random.Random(SEED)
-    arena = arena_allocation.allocate(memory, 0, SLOT_BYTES, most_bytes=4 * SLOT_BYTES)
+    arena = arena_allocation.allocate(memory, 0, SLOT_BYTES, max_bytes=4 * SLOT_BYTES)
     newest, torn = 0, 0
     for _ in range(KILLS):
         writer = subprocess.Popen(

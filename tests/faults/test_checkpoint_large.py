@@ -56,5 +56,5 @@ def test_a_tensor_of_more_than_two_gibibytes(tmp_path):
                     assert torch.equal(live["small"], saved["small"])
             if not step:
                 pod.kill()
-                shutil.rmtree(pod.settings.home)
+                shutil.rmtree(pod.settings.volume_path)
                 pod.start()

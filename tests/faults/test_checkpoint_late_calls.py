@@ -20,7 +20,7 @@ import pytest
 from rover_kf import errors
 from rover_kf.checkpoint.format.manifest import Manifest
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 from tests.support.pods.checkpoint_world import in_memory
 
 GIVEN_UP, NEXT = b"1" * (3 * 4096 + 100), b"2" * (2 * 4096 + 50)
@@ -49,7 +49,7 @@ class Late:
             os.close(self.file)
 
 
-class Stepwise(Files):
+class Stepwise(Syscalls):
     """Real calls; ``before`` is told the number of each and may end the process."""
 
     def __init__(self, late: Late, before: Callable[[int], None]) -> None:
@@ -67,10 +67,10 @@ class Stepwise(Files):
         return call()
 
     def make_folder(self, path):
-        return self._next(lambda: Files.make_folder(self, path))
+        return self._next(lambda: Syscalls.make_folder(self, path))
 
     def create(self, path, *, direct=False):
-        return self._next(lambda: Files.create(self, path, direct=direct))
+        return self._next(lambda: Syscalls.create(self, path, direct=direct))
 
     def write(self, descriptor, data):
         return self._next(
@@ -79,13 +79,13 @@ class Stepwise(Files):
         )
 
     def rename(self, source, target):
-        return self._next(lambda: Files.rename(self, source, target))
+        return self._next(lambda: Syscalls.rename(self, source, target))
 
     def remove(self, path):
-        return self._next(lambda: Files.remove(self, path))
+        return self._next(lambda: Syscalls.remove(self, path))
 
 
-def _persist(root: pathlib.Path, content: bytes, files: Files) -> None:
+def _persist(root: pathlib.Path, content: bytes, files: Syscalls) -> None:
     """One rank's file and the manifest of a step."""
     storage = DirectoryStorage(root, files)
     folder = storage.folder(1, 1)
@@ -118,7 +118,7 @@ def _try_again(root: pathlib.Path, late: Late, when: int) -> tuple[bool, int]:
     files = Stepwise(Late(), before)
     try:
         _persist(root, NEXT, files)
-    except errors.StorageFailed:
+    except errors.StorageError:
         return False, files.calls
     return True, files.calls
 
@@ -126,7 +126,7 @@ def _try_again(root: pathlib.Path, late: Late, when: int) -> tuple[bool, int]:
 def _durable(root: pathlib.Path) -> bytes:
     """What the checkpoint has, if there is one; it is whole."""
     storage = DirectoryStorage(root)
-    for folder in storage.whole():
+    for folder in storage.complete_folders():
         (file,) = storage.verify(folder).files
         return b"".join(map(bytes, storage.read_range(folder, file, 0, file.length)))
     return b""

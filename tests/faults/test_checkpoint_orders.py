@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Durable
+from rover_kf.api.checkpoints import RankPersisted
 from tests.support.pods.checkpoint_world import World, in_memory, running
 from tests.support.states.synthetic_states import Form
 
@@ -48,7 +48,7 @@ class Job:
         self.round, self.durable = 2, 0
         self.world.commits._begin_round(self.round)
         self._reported: dict[int, set[int]] = {}
-        self._told: dict[Event, Durable] = {}
+        self._told: dict[Event, RankPersisted] = {}
 
     def take(self, event: Event) -> None:
         """A file and its report; late exactly if that step or a newer one is durable."""
@@ -56,7 +56,7 @@ class Job:
         self._write(rank, step, self.round)
         try:
             self._told[event] = self.world.write(rank, step, self.round)
-        except errors.AlreadyStored:
+        except errors.CheckpointExists:
             assert step <= self.durable
         reply = self.world.report(self._told[event])
         assert reply.done == (step > self.durable), reply
@@ -79,7 +79,7 @@ class Job:
 
     def _compare(self) -> None:
         assert (self.world.commits.durable_step or 0) == self.durable
-        whole = self.world.storage.whole()
+        whole = self.world.storage.complete_folders()
         newest = self.world.storage.verify(whole[-1]).step if whole else 0
         assert newest == self.durable
 

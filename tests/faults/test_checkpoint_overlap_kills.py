@@ -107,7 +107,7 @@ def test_a_trainer_killed_while_it_is_copied_leaves_a_whole_step(memory):
         assert forks.stdin is not None
         assert forks.stdout is not None
         assert forks.stdout.readline() == b"ready\n"
-        arena = Arena(pod.settings.home / "arena" / "0")
+        arena = Arena(pod.settings.volume_path / "arena" / "0")
         for round_ in range(1, KILLS + 1):
             forks.stdin.write(b"%d\n" % round_)
             forks.stdin.flush()

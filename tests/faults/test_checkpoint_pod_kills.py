@@ -103,11 +103,11 @@ class Pod:
 
     def durable(self) -> int:
         """The newest step on storage."""
-        return self.storage.whole()[-1].step if self.storage.whole() else 0
+        return self.storage.complete_folders()[-1].step if self.storage.complete_folders() else 0
 
     def is_persisting(self) -> bool:
         """Whether a step is on its way to storage."""
-        folders, whole = self.storage.folders(), self.storage.whole()
+        folders, whole = self.storage.folders(), self.storage.complete_folders()
         return bool(folders) and folders[-1] not in whole
 
     def is_copying(self) -> bool:
@@ -215,11 +215,16 @@ def _check_nothing_is_left(pod: Pod, account: Account) -> None:
     eventually(lambda: _is_tidy(pod.storage), what="a tidy storage")
     # A step that was sealed and not told yet may become durable still, and the oldest one go.
     pod.kill("sidecar")
-    for folder in pod.storage.whole():
+    for folder in pod.storage.complete_folders():
         pod.storage.verify(folder)
     ranks = {f"{names.ARENA_DIR}/{rank}" for rank in range(FORM.world_size)}
     slots = {f"{rank}/{file}" for rank in ranks for file in _SLOT_FILES}
-    kept = {plan_store.NAME, locations.NAME, state_replica.OWN, state_replica.COPY}
+    kept = {
+        plan_store.PLAN_FILE,
+        locations.LOCATIONS_FILE,
+        state_replica.COORDINATOR_FILE,
+        state_replica.REPLICA_FILE,
+    }
     run = {names.RUN_DIR, names.SOCKET, *(f"{names.RUN_DIR}/{name}" for name in kept)}
     known = {names.ARENA_DIR, LOG, "token", *run, *ranks, *slots}
     assert {str(path.relative_to(pod.home)) for path in pod.home.rglob("*")} == known
@@ -228,11 +233,11 @@ def _check_nothing_is_left(pod: Pod, account: Account) -> None:
 
 def _is_tidy(storage: DirectoryStorage) -> bool:
     """Whether there are two checkpoints, each of what its manifest names and no more."""
-    whole = storage.whole()
+    whole = storage.complete_folders()
     try:
         found = [{path.name for path in pathlib.Path(kept.location).iterdir()} for kept in whole]
         named = [{file.name for file in storage.read_manifest(kept).files} for kept in whole]
-    except (FileNotFoundError, errors.StorageFailed):  # the oldest is being removed
+    except (FileNotFoundError, errors.StorageError):  # the oldest is being removed
         return False
     # What nobody finishes any more goes with the next checkpoint.
     begun = [folder for folder in storage.folders() if folder not in whole]

@@ -68,7 +68,7 @@ class Worlds:
 
 
 def _result(some: list[checkpoint_pod.Pod]) -> pathlib.Path:
-    return some[0].settings.home / "result.json"
+    return some[0].settings.volume_path / "result.json"
 
 
 @pytest.fixture(scope="module")
@@ -149,14 +149,14 @@ def test_a_lost_pod_comes_back_from_its_partners_memory(worlds, tmp_path):
         ended = worlds.run(three, "fsdp", 1, 3, "replica")["ended"]
         lost = three[1]
         lost.kill()
-        shutil.rmtree(lost.settings.home)
+        shutil.rmtree(lost.settings.volume_path)
         lost.start()
         told = worlds.run(three, "fsdp", 2, 3, "replica")
         assert (told["resumed"], told["restored"]) == (2, ended)
         (story,) = lost.told(names.EVENT_RESTORED)
         assert "rank 1 of 3 resumes at step 2 from peer" in story
         kept = [
-            {path.parent.name for path in pod.settings.home.glob("arena/replica-*/slot-0")}
+            {path.parent.name for path in pod.settings.volume_path.glob("arena/replica-*/slot-0")}
             for pod in three
         ]
         assert kept == [{"replica-1"}, {"replica-2"}, {"replica-0"}]
@@ -168,7 +168,7 @@ def test_two_lost_pods_are_one_too_many(worlds, tmp_path):
         worlds.run(three, "fsdp", 1, 3, "replica")
         for pod in three[1:]:
             pod.kill()
-            shutil.rmtree(pod.settings.home)
+            shutil.rmtree(pod.settings.volume_path)
             pod.start()
         assert worlds.codes(three, "fsdp", 2, 3, "memory") == [1, 1, 1]
         told = worlds.complaints(2)

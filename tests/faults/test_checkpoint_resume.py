@@ -64,7 +64,7 @@ def test_resume_equals_no_crash(server, tmp_path):
         storage = tmp_path / f"{name}-pvc"
         changes = {"checkpoint_every": 5, "storage": storage}
         with checkpoint_pod.pods(tmp_path / name, 1, **changes) as (pod,):
-            arena = Arena(pod.settings.home / "arena" / "0")
+            arena = Arena(pod.settings.volume_path / "arena" / "0")
             result = tmp_path / f"{name}.json"
             for round_, step in enumerate(kills, 1):
                 rank = _start(server, pod, result, round_, last=step + 6)
@@ -184,6 +184,6 @@ def test_a_replicated_state_restores_at_any_world_size(server, tmp_path):
         assert found == [(1, 0, "none"), (2, 10, "memory")]
         (newcomer,) = two[1].told(names.EVENT_RESTORED)
         assert "rank 1 of 2 resumes at step 10 from peer" in newcomer
-        log = two[0].settings.home / checkpoint_pod.LOG
+        log = two[0].settings.volume_path / checkpoint_pod.LOG
         eventually(lambda: "step 20: 2 ranks hold the same" in log.read_text())
         assert two[0].told(names.EVENT_REPLICA_MISMATCH) == []

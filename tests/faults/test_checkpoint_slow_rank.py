@@ -9,11 +9,17 @@ import os
 import pathlib
 
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, RestoreRequest, Sealed
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.checkpoints import (
+    ArenaReply,
+    ArenaRequest,
+    RestoreReply,
+    RestoreRequest,
+    SlotSealed,
+)
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.format import snapshot
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.sidecar_client import SidecarClient
 from tests.support.pods import checkpoint_pod
 from tests.support.waiting import eventually
 
@@ -28,11 +34,11 @@ class Trainer:
     """A rank whose state is its own."""
 
     def __init__(self, pod: checkpoint_pod.Pod, rank: int) -> None:
-        self._rank, self._link = rank, Link(pod.settings.home)
-        self.arena = Arena(pod.settings.home / names.ARENA_DIR / "0")
+        self._rank, self._link = rank, SidecarClient(pod.settings.volume_path)
+        self.arena = Arena(pod.settings.volume_path / names.ARENA_DIR / "0")
         layout = snapshot.plan([snapshot.Entry("a", "U8", (BYTES[rank],), 1)], {})
         self._head, self._length = snapshot.header(layout, {}), layout.length
-        self._link.ask(names.PATH_ARENA, ArenaRequest(0, layout.length), ArenaReply, timeout=30)
+        self._link.request(names.PATH_ARENA, ArenaRequest(0, layout.length), ArenaReply, timeout=30)
 
     def save(self, step: int) -> None:
         """Seal the step and say so."""
@@ -40,13 +46,13 @@ class Trainer:
         with self.arena.fill() as filling:
             os.pwrite(filling.descriptor, self._head + bytes([step]) * BYTES[self._rank], 0)
             filling.seal(length=self._length, round_=1, **facts)
-        told = Sealed(0, round=1, slot=filling.slot, snapshot_bytes=self._length, **facts)
-        self._link.ask(names.PATH_SEALED, told, Acknowledged, timeout=30)
+        told = SlotSealed(0, round=1, slot=filling.slot, snapshot_bytes=self._length, **facts)
+        self._link.request(names.PATH_SEALED, told, Ack, timeout=30)
 
     def restore(self) -> tuple[int | None, str]:
         """In the next round."""
         asked = RestoreRequest(0, self._rank, 2, 2)
-        reply = self._link.ask(names.PATH_RESTORE, asked, RestoreReply, timeout=60)
+        reply = self._link.request(names.PATH_RESTORE, asked, RestoreReply, timeout=60)
         return reply.step, reply.source
 
 

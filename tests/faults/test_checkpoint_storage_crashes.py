@@ -12,12 +12,12 @@ import shutil
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Durable
+from rover_kf.api.checkpoints import RankPersisted
 from rover_kf.checkpoint import commit
 from rover_kf.checkpoint.format import chunks, manifest
 from rover_kf.checkpoint.storage import directory
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 
 _CALLS = (
     "make_folder", "create", "write", "sync", "close", "rename", "sync_folder", "remove",
@@ -29,7 +29,7 @@ class Crash(BaseException):
     """The process died here."""
 
 
-class Failing(Files):
+class Failing(Syscalls):
     """Real calls, until the one that ends the process (or is refused)."""
 
     def __init__(self, last: int | None, failure: BaseException | None = None) -> None:
@@ -81,7 +81,7 @@ def _content(step: int, rank: int) -> bytes:
 
 def _persist(storage: DirectoryStorage, source: pathlib.Path, step: int, world: int = 2) -> None:
     """What the sidecars of all ranks and the coordinator do for one step."""
-    ledger = commit.Ledger()
+    ledger = commit.CommitLog()
     for rank in range(world):
         source.write_bytes(_content(step, rank))
         descriptor = os.open(source, os.O_RDONLY)
@@ -93,7 +93,7 @@ def _persist(storage: DirectoryStorage, source: pathlib.Path, step: int, world: 
             os.close(descriptor)
         verdict = commit.report(
             ledger,
-            Durable(
+            RankPersisted(
                 "pod",
                 rank,
                 world,
@@ -106,7 +106,7 @@ def _persist(storage: DirectoryStorage, source: pathlib.Path, step: int, world: 
             ),
             now=0.0,
         )
-        ledger = verdict.ledger
+        ledger = verdict.log
     assert verdict.manifest is not None
     storage.write_manifest(verdict.manifest)
     storage.collect(1, generation=1)
@@ -115,7 +115,7 @@ def _persist(storage: DirectoryStorage, source: pathlib.Path, step: int, world: 
 def _restored(root: pathlib.Path) -> int:
     """The step that a restore would take, its bytes checked."""
     storage = DirectoryStorage(root)
-    for folder in reversed(storage.whole()):
+    for folder in reversed(storage.complete_folders()):
         content = storage.verify(folder)
         for file in content.files:
             found = (root / folder.name / file.name).read_bytes()
@@ -158,7 +158,7 @@ def test_a_crash_after_any_call_leaves_a_whole_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_a_refusal_of_any_call_is_an_error_and_costs_nothing(tmp_path, number):
-    """Every call refused once: StorageFailed with the cause; what was durable stays restorable."""
+    """Every call refused once: StorageError with the cause; what was durable stays restorable."""
     calls = _calls(tmp_path)
     for point in range(len(calls)):
         root = tmp_path / f"at-{point}"
@@ -168,7 +168,7 @@ def test_a_refusal_of_any_call_is_an_error_and_costs_nothing(tmp_path, number):
         if calls[point] == "close":
             _persist(DirectoryStorage(root, files), tmp_path / "slot", 2)
         else:
-            with pytest.raises(errors.StorageFailed) as refusal:
+            with pytest.raises(errors.StorageError) as refusal:
                 _persist(DirectoryStorage(root, files), tmp_path / "slot", 2)
             assert refusal.value.__cause__ is failure
         assert _restored(root) in (1, 2)
@@ -176,7 +176,7 @@ def test_a_refusal_of_any_call_is_an_error_and_costs_nothing(tmp_path, number):
 
 
 @pytest.mark.parametrize(
-    "look", [DirectoryStorage.whole, lambda storage: storage.collect(1, generation=1)]
+    "look", [DirectoryStorage.complete_folders, lambda storage: storage.collect(1, generation=1)]
 )
 def test_a_look_that_is_refused_once_is_an_error_of_ours(tmp_path, monkeypatch, look):
     """As NFS does with a handle that went stale; nothing is removed, the next look is answered."""
@@ -193,9 +193,9 @@ def test_a_look_that_is_refused_once_is_an_error_of_ours(tmp_path, monkeypatch, 
         return lstat(path)
 
     monkeypatch.setattr(pathlib.Path, "lstat", once)
-    with pytest.raises(errors.StorageFailed, match="Stale file handle"):
+    with pytest.raises(errors.StorageError, match="Stale file handle"):
         look(storage)
-    assert storage.whole() == left
+    assert storage.complete_folders() == left
     look(storage)
 
 
@@ -218,7 +218,7 @@ def test_what_somebody_put_into_a_checkpoint_goes_with_it(tmp_path):
 def test_a_folder_that_cannot_be_removed_keeps_no_other(tmp_path):
     """The oldest, at each retention: the others go, and it is named."""
 
-    class Stuck(Files):
+    class Stuck(Syscalls):
         def remove(self, path):
             if path.parent.name.startswith("step-000000000001-"):
                 raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
@@ -235,9 +235,9 @@ def test_a_folder_that_cannot_be_removed_keeps_no_other(tmp_path):
     leftover = storage.root / storage.folders()[-1].name / "rank-00007.safetensors.part"
     leftover.touch()
     for _ in range(2):
-        with pytest.raises(errors.StorageFailed, match="step-000000000001-1 cannot be removed"):
+        with pytest.raises(errors.StorageError, match="step-000000000001-1 cannot be removed"):
             stuck.collect(1, generation=1)
-        assert [folder.step for folder in storage.whole()] == [1, 3]
+        assert [folder.step for folder in storage.complete_folders()] == [1, 3]
         assert not leftover.exists()
     assert _restored(storage.root) == 3
 
@@ -255,22 +255,22 @@ def test_what_cannot_be_read_stops_no_retention(tmp_path, monkeypatch, shut, ste
         (folder,) = DirectoryStorage(root).folders()
         (root / folder.name).rename(storage.root / folder.name)
 
-    class Shut(Files):
+    class Shut(Syscalls):
         def size(self, path):
             if path.parent.name == shut.format(step):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return super().size(path)
 
-    opened = directory._opened
+    opened = directory._open_file
 
     def open_late(path):
         if (path.name, path.parent.name[:17]) == (shut, f"step-{step:012d}"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return opened(path)
 
-    monkeypatch.setattr(directory, "_opened", open_late)
+    monkeypatch.setattr(directory, "_open_file", open_late)
     for _ in range(2):
-        with pytest.raises(errors.StorageFailed, match=f"step-{step:012d}-1.* cannot be "):
+        with pytest.raises(errors.StorageError, match=f"step-{step:012d}-1.* cannot be "):
             DirectoryStorage(storage.root, Shut()).collect(2, generation=1)
         left = [folder.step for folder in storage.folders()]
         assert left == ([2, 4, 5] if step == 2 else [3, 4, 5])
@@ -280,7 +280,7 @@ def test_what_cannot_be_read_stops_no_retention(tmp_path, monkeypatch, shut, ste
 def test_what_somebody_else_removes_meanwhile_is_no_refusal(tmp_path, call):
     """By hand, or by ``checkpoint rm``: it is gone, as it should be."""
 
-    class Overtaken(Files):
+    class Overtaken(Syscalls):
         def _first(self, name, path):
             old = storage.root / "step-000000000001-1"
             if name == call and old.exists() and old in {path, path.parent}:
@@ -307,10 +307,10 @@ def test_what_somebody_else_removes_meanwhile_is_no_refusal(tmp_path, call):
 
 
 def test_damaged_files_are_refused_and_named(tmp_path):
-    """Truncated at any of many places, any bit flipped, missing: TornSnapshot with the file."""
+    """Truncated at any of many places, any bit flipped, missing: CorruptSnapshot with the file."""
     storage = DirectoryStorage(tmp_path / "job")
     _persist(storage, tmp_path / "slot", 1)
-    (folder,) = storage.whole()
+    (folder,) = storage.complete_folders()
     for path in sorted((storage.root / folder.name).iterdir()):
         content = path.read_bytes()
         damaged = [content[:size] for size in range(0, len(content), 97)]
@@ -320,10 +320,10 @@ def test_damaged_files_are_refused_and_named(tmp_path):
             damaged.append(bytes(flipped))
         for wrong in damaged:
             path.write_bytes(wrong)
-            with pytest.raises(errors.TornSnapshot, match=path.name):
+            with pytest.raises(errors.CorruptSnapshot, match=path.name):
                 storage.verify(folder)
         path.write_bytes(content)
         storage.verify(folder)
     (storage.root / folder.name / "rank-00001.safetensors").unlink()
-    with pytest.raises(errors.TornSnapshot, match=r"rank-00001\.safetensors is missing"):
+    with pytest.raises(errors.CorruptSnapshot, match=r"rank-00001\.safetensors is missing"):
         storage.load(folder)

@@ -12,7 +12,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
+from rover_kf.api.checkpoints import RestoreStepReply, RestoreStepRequest, SlotInfo
 from rover_kf.api.membership import (
     Failure,
     JoinReply,
@@ -22,7 +22,7 @@ from rover_kf.api.membership import (
     WatchReply,
     WatchRequest,
 )
-from rover_kf.sidecar.state_replica import COPY, Kept
+from rover_kf.sidecar.state_replica import REPLICA_FILE, StoredState
 from tests.support.faults.switching_relay import SwitchingRelay
 from tests.support.pods import checkpoint_pod
 from tests.support.pods.bare_trainer import Trainer
@@ -70,8 +70,8 @@ def watch(pod: SidecarPod, world: Round, life: int) -> WatchReply:
 
 def copy_of(pod: SidecarPod):
     """The copy of the coordinator's state that the pod keeps."""
-    path = pod.home / names.RUN_DIR / COPY
-    return codec.loads(Kept, path.read_bytes()).state if path.exists() else None
+    path = pod.home / names.RUN_DIR / REPLICA_FILE
+    return codec.loads(StoredState, path.read_bytes()).state if path.exists() else None
 
 
 def test_what_a_coordinator_knew_outlives_it_and_a_stale_one_is_refused():
@@ -139,12 +139,12 @@ def test_a_restart_between_the_answers_of_one_round():
     with job_folder() as (folder, net):
         pod = SidecarPod(folder, 0, f"{net}.1", f"{net}.1")
 
-        def resolve(rank: int) -> ResolveReply:
+        def resolve(rank: int) -> RestoreStepReply:
             place = {"local_rank": 0, "rank": rank, "world_size": 2, "step": 7}
             content = {"replicated": True, "snapshot_bytes": 9, "checksum": 9}
-            held = Holding(f"train-worker-{rank}", "nowhere:1", **place, **content)
-            asked = ResolveRequest(round=3, rank=rank, world_size=2, holdings=(held,))
-            return pod.ask(names.PATH_COMMIT_RESOLVE, asked, ResolveReply, local=False)
+            held = SlotInfo(f"train-worker-{rank}", "nowhere:1", **place, **content)
+            asked = RestoreStepRequest(round=3, rank=rank, world_size=2, slots=(held,))
+            return pod.ask(names.PATH_COMMIT_RESOLVE, asked, RestoreStepReply, local=False)
 
         with ended(pod):
             pod.start().ready()

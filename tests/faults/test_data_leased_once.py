@@ -11,7 +11,7 @@ import re
 import time
 
 from rover_kf.api import codec, names
-from rover_kf.api.status import Acknowledged, ScaleRequest
+from rover_kf.api.status import Ack, ScaleRequest
 from rover_kf.data_sharding.permutation import Permutation
 from tests.support.pods.launcher_pods import Job, kill
 from tests.support.waiting import eventually
@@ -115,7 +115,7 @@ def test_each_sample_counts_once_in_the_model_that_survives():
 
 def _shard_of_the_bad(epoch: int) -> set[int]:
     order = Permutation(SAMPLES, 5, epoch)
-    found = [order.at(place) for place in range(SAMPLES)]
+    found = [order.value_at(place) for place in range(SAMPLES)]
     begin = found.index(BAD) // SHARD * SHARD
     return {*found[begin : begin + SHARD]}
 
@@ -128,6 +128,6 @@ def _kill_one(job: Job, pod: int) -> float:
 
 def _scale(job: Job, count: int) -> bool:
     try:
-        return codec.loads(Acknowledged, job.ask(names.PATH_SCALE, ScaleRequest(count, ""))).done
+        return codec.loads(Ack, job.ask(names.PATH_SCALE, ScaleRequest(count, ""))).done
     except OSError:
         return False  # the coordinator is starting

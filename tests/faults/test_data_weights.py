@@ -42,7 +42,7 @@ def test_worlds_of_any_size_train_as_one_process_does(ranks, tmp_path):
     assert all(of_rank["state"]["epoch"] == 1 for of_rank in third)
     order = Permutation(SAMPLES, SEED, 0)
     seen = [sample for world in (first, second, third) for sample in _in_order(world)]
-    assert seen == [order.at(place) for place in range(SAMPLES)]
+    assert seen == [order.value_at(place) for place in range(SAMPLES)]
     ended = torch.load(tmp_path / "3" / "0.pt")
     for name, value in _alone(order).items():
         torch.testing.assert_close(ended[name], value, rtol=1e-9, atol=1e-9)
@@ -77,7 +77,7 @@ def _alone(order: Permutation) -> dict[str, torch.Tensor]:
     alone, data = model(), Points()
     optimizer = torch.optim.SGD(alone.parameters(), 0.05)
     for begin in range(0, SAMPLES, BATCH):
-        points = torch.stack([data[order.at(begin + at)][1] for at in range(BATCH)])
+        points = torch.stack([data[order.value_at(begin + at)][1] for at in range(BATCH)])
         (alone(points) - points.sum(1, keepdim=True)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -105,7 +105,7 @@ def test_states_travel_between_worlds_storage_and_stock_folders(tmp_path):
         runs.add("ddp", second, "memory", stock=exported)
         runs.add("ddp", second[:1], "memory")
         told = runs.told()
-        slots = [Arena(pods[0].settings.home / "arena" / "0") for pods in (first, second)]
+        slots = [Arena(pods[0].settings.volume_path / "arena" / "0") for pods in (first, second)]
         kinds = [(slot.sealed()[0].replicated, slot.sealed()[0].pieces) for slot in slots]
     check_tools_export(storage / "demo", pathlib.Path(exported))
     again = Runs(tmp_path)

@@ -12,8 +12,8 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.checkpoint.storage.rank_content import SlotContent
-from rover_kf.checkpoint.storage.rate_limit import Cap
-from rover_kf.sidecar.persist.storage_proxy import SeparateStorage
+from rover_kf.checkpoint.storage.rate_limit import RateLimiter
+from rover_kf.sidecar.persist.storage_proxy import StorageProxy
 from tests.support.faults.hanging_folder import disk, must_be_root, silent
 from tests.support.pods.sidecar_pods import SidecarPod, job_folder
 from tests.support.pods.storage_pod import StoragePod
@@ -34,11 +34,11 @@ def test_who_reads_does_not_end_the_silence_of_who_writes(tmp_path):
     slot.write_bytes(bytes(1 << 20))
     content = SlotContent(slot, 1 << 20, ((0, 1 << 20),))
     with disk(tmp_path / "disk") as volume:
-        storage = SeparateStorage(volume.folder / "pvc", Cap(0), patience=(20.0, 1.0))
+        storage = StorageProxy(volume.folder / "pvc", RateLimiter(0), timeouts=(20.0, 1.0))
         try:
             storage.write_slot(storage.folder(1, 1), 0, content)
             volume.freeze()
-            with pytest.raises(errors.StorageFailed, match="hangs: no answer for 1 s"):
+            with pytest.raises(errors.StorageError, match="hangs: no answer for 1 s"):
                 storage.write_slot(storage.folder(2, 1), 0, content)
             assert {folder.step for folder in storage.folders()} >= {1}
             assert storage.silent_seconds > 1

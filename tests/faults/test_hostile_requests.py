@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api import names
-from rover_kf.api.status import Acknowledged, CoordinatorStatus
+from rover_kf.api.status import Ack, CoordinatorStatus
 from tests.support.malformed_messages import (
     DEEP,
     as_bytes,
@@ -52,19 +52,19 @@ POSTED = {
     names.PATH_PREFLIGHT: "CheckRequest", names.PATH_SAMPLES: "StepReport",
     names.PATH_DATA_REGISTER: "RegisterData", names.PATH_DATA_LEASE: "LeaseRequest",
     names.PATH_DATA_PROGRESS: "ProgressRequest", names.PATH_COMMIT_SEALED: "Sealed",
-    names.PATH_COMMIT_DURABLE: "Durable", names.PATH_COMMIT_RESOLVE: "ResolveRequest",
+    names.PATH_COMMIT_DURABLE: "Durable", names.PATH_COMMIT_RESOLVE: "RestoreStepRequest",
     names.PATH_COMMIT_WAIT: "WaitRequest", names.PATH_REPLICATE: "ReplicateRequest",
-    names.PATH_REPLICATED: "Replicated", names.PATH_COMMIT_NAMED: "NamedRequest",
-    names.PATH_COMMIT_GIVEN_UP: "GivenUp", names.PATH_COMMIT_LEFT: "Left",
+    names.PATH_REPLICATED: "Replicated", names.PATH_COMMIT_NAMED: "PersistOrderRequest",
+    names.PATH_COMMIT_GIVEN_UP: "PersistAborted", names.PATH_COMMIT_LEFT: "Left",
     names.PATH_REPLICA_DIGEST: "ReplicaDigest", names.PATH_EVENTS: "Event",
     names.PATH_STATE: "CoordinatorState", names.PATH_SCALE: "ScaleRequest",
-    names.PATH_ABSENT: "AbsentRequest", names.PATH_PODS: "PodAddresses",
-    names.PATH_LOST: "LostRequest", names.PATH_KEPT: "KeptRequest",
+    names.PATH_ABSENT: "UnavailablePodsRequest", names.PATH_PODS: "PodAddresses",
+    names.PATH_LOST: "ServerLostRequest", names.PATH_KEPT: "StoredReplicasRequest",
 }  # fmt: skip
 LOCAL = {
     names.PATH_ARENA: "ArenaRequest", names.PATH_SEALED: "Sealed",
     names.PATH_RESTORE: "RestoreRequest", names.PATH_WAIT: "WaitRequest",
-    names.PATH_HELD: "HeldRequest",
+    names.PATH_HELD: "RestorableStepsRequest",
 }  # fmt: skip
 GOOD = f"Bearer {TOKEN}"
 WRONG = {
@@ -114,7 +114,7 @@ def harmless(sidecar):
         "durable_step",
     ):
         assert getattr(after, field) == getattr(before, field), field
-    assert sidecar.ask(names.PATH_HEALTH, None, Acknowledged) == Acknowledged()
+    assert sidecar.ask(names.PATH_HEALTH, None, Ack) == Ack()
     assert peak < 400 << 20
     print(f"peak {peak >> 20} MiB")
 
@@ -332,7 +332,7 @@ def test_a_strange_message_with_the_token_is_no_mistake():
             asyncio.run(scenario())
             assert pod.process is not None
             assert pod.process.poll() is None
-            assert pod.ask(names.PATH_HEALTH, None, Acknowledged) == Acknowledged()
+            assert pod.ask(names.PATH_HEALTH, None, Ack) == Ack()
             text = speak(pod, b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert code(text) == 200
             assert peak_of(pod) < 400 << 20

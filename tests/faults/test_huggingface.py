@@ -101,7 +101,9 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
         runs.append(_run(tmp_path / "refused", worlds[1], refused=True))
         _all(runs)
         step, measured = less[0].measured()
-        slots = [Arena(pods[0].settings.home / "arena" / "0").sealed() for pods in (cut, own)]
+        slots = [
+            Arena(pods[0].settings.volume_path / "arena" / "0").sealed() for pods in (cut, own)
+        ]
     for name, steps in (("of-1", 16), ("of-2", 8), ("halves", 8), ("own-halves", 8)):
         plain = _alike(tmp_path / name)
         assert plain["steps"] == steps == len(set(plain["losses"]))

@@ -15,8 +15,8 @@ import uuid
 from confluent_kafka import Consumer, TopicPartition
 
 from rover_kf.api import codec, names
-from rover_kf.api.data import Span
-from rover_kf.api.status import Acknowledged, ScaleRequest
+from rover_kf.api.data import SlotSpan
+from rover_kf.api.status import Ack, ScaleRequest
 from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
 from rover_kf.trainer.data.kafka.group_offsets import GroupOffsets
 from tests.support.pods.launcher_pods import Job, kill
@@ -86,7 +86,7 @@ def test_each_record_counts_once_in_the_model_that_survives(kafka):
         feed.start()
         job.stepping(0, 1)
         (poison,) = eventually(lambda: [p for data in job.status().data for p in data.poison])
-        assert poison.span == Span(f"{topic}/1", 0, 1)
+        assert poison.span == SlotSpan(f"{topic}/1", 0, 1)
         eventually(lambda: names.EVENT_DATA_SHARD_QUARANTINED in job.events())
         again = job.stepping(0, 1, after=_kill_one(job, 1))
         kafka.stop()
@@ -138,7 +138,7 @@ def test_a_group_commits_what_is_durable_and_no_more(kafka):
         return at.offset
 
     def save(step):
-        group.saved({(topic, 0): 10 * step}, lambda: durable[0] >= step)
+        group.record_saved({(topic, 0): 10 * step}, lambda: durable[0] >= step)
 
     for step in range(1, 40):
         save(step)
@@ -161,4 +161,4 @@ def _kill_one(job: Job, pod: int) -> float:
 
 def _scale(job: Job, count: int) -> bool:
     eventually(lambda: job.status().step > 0, within=120)
-    return codec.loads(Acknowledged, job.ask(names.PATH_SCALE, ScaleRequest(count, "test"))).done
+    return codec.loads(Ack, job.ask(names.PATH_SCALE, ScaleRequest(count, "test"))).done

@@ -15,9 +15,14 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from rover_kf import KafkaDataset, errors
-from rover_kf.api.data import DataPlan, Progress
-from rover_kf.data_sharding.ledger import Ledger
-from rover_kf.data_sharding.ledger_source import Resumable, Slot, Source, Spoilt
+from rover_kf.api.data import DataPlan, DataProgress
+from rover_kf.data_sharding.ledger import LeaseLedger
+from rover_kf.data_sharding.ledger_source import (
+    LedgerSource,
+    ResumableSource,
+    SlotMarker,
+    UnusableRecord,
+)
 from rover_kf.trainer.data.kafka import fetcher
 from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
 from rover_kf.trainer.data.kafka.source import KafkaSource
@@ -37,20 +42,26 @@ class Reading:
 
     def __init__(self, source, progress=None, shard=16):
         self.source, self.spoilt = source, []
-        progress = source.resume(progress or Progress())
-        self.ledger = Ledger(DataPlan("clicks", source.partitions(), shard), progress)
+        progress = source.resume(progress or DataProgress())
+        self.ledger = LeaseLedger(DataPlan("clicks", source.partitions(), shard), progress)
 
     def rest(self):
         """What there is by now, without the empty slots."""
-        self.source._looked_at = float("-inf")
+        self.source._ends_fetched_at = float("-inf")
         self.ledger.grow(self.source.ends())
         found = []
         while leased := self.ledger.lease("one", 0, 0.0):
             for span in leased:
                 samples = list(self.source.read(span, 0))
                 assert len(samples) == span.size
-                self.spoilt += [sample.reason for sample in samples if isinstance(sample, Spoilt)]
-                found += [s for s in samples if s is not Slot.EMPTY and not isinstance(s, Spoilt)]
+                self.spoilt += [
+                    sample.reason for sample in samples if isinstance(sample, UnusableRecord)
+                ]
+                found += [
+                    s
+                    for s in samples
+                    if s is not SlotMarker.EMPTY and not isinstance(s, UnusableRecord)
+                ]
             self.ledger.report("one", 0, leased)
         return found
 
@@ -83,8 +94,8 @@ def test_history_is_read_first_and_then_what_comes_in(kafka, topic):
     kafka.produce(topic, numbered(0, 40), partition=0)
     kafka.produce(topic, numbered(40, 45), partition=1)
     source = made(kafka, topic, decode=lambda record: int(record.value))
-    assert isinstance(source, Source)
-    assert isinstance(source, Resumable)
+    assert isinstance(source, LedgerSource)
+    assert isinstance(source, ResumableSource)
     reading = Reading(source)
     assert sorted(reading.rest()) == list(range(45))
     assert reading.rest() == []
@@ -170,7 +181,7 @@ def test_a_topic_that_ends_before_it_did_is_an_error(kafka, topic, monkeypatch):
     for end in (0, 5):
         kafka.produce(topic, numbered(0, end), partition=0)
         other = made(kafka, topic, on_lost="report")  # a worker that has no connection yet
-        with pytest.raises(errors.StreamBroken, match=f"{topic}/0 ends before offset 16"):
+        with pytest.raises(errors.StreamLost, match=f"{topic}/0 ends before offset 16"):
             list(other.read(span, 0))
 
 
@@ -190,22 +201,22 @@ def test_records_that_retention_took_are_never_missed_silently(kafka, topic, cap
     seen = reading.progress()
     delete(kafka, topic, 20)
     lost = f"4 records of {topic}/0 (offsets 16 to 19) that were not trained on are no longer there"
-    with pytest.raises(errors.StreamBroken, match=r"retention") as told:
+    with pytest.raises(errors.StreamLost, match=r"retention") as told:
         Reading(made(kafka, topic), seen)
     assert lost in str(told.value)
     reading.source = made(kafka, topic)  # the other one had them in its memory
-    reading.source.resume(Progress())
-    with pytest.raises(errors.StreamBroken, match=r"retention") as told:
+    reading.source.resume(DataProgress())
+    with pytest.raises(errors.StreamLost, match=r"retention") as told:
         reading.rest()
     assert lost in str(told.value)
     reading.source._on_lost = "report"
-    reading.ledger.gone("one")
+    reading.ledger.remove_worker("one")
     for again in (reading, Reading(made(kafka, topic, on_lost="report"), seen)):
         assert again.rest() == numbered(20, 40)
         assert again.progress().done[f"{topic}/0"] == "0+40"
     assert len([text for text in caplog.messages if lost in text]) == 2
     delete(kafka, topic, 40)  # all of it
-    with pytest.raises(errors.StreamBroken, match=r"24 records .* \(offsets 16 to 39\)"):
+    with pytest.raises(errors.StreamLost, match=r"24 records .* \(offsets 16 to 39\)"):
         Reading(made(kafka, topic), seen)
     assert Reading(made(kafka, topic, on_lost="report"), seen).rest() == []
 
@@ -218,7 +229,7 @@ def test_a_record_that_cannot_be_decoded_is_told_by_its_place(kafka, topic, capl
     def decode(record):
         return json.loads(record.value)
 
-    with pytest.raises(errors.StreamBroken, match="on_poison") as told:
+    with pytest.raises(errors.StreamLost, match="on_poison") as told:
         Reading(made(kafka, topic, decode=decode)).rest()
     assert name in str(told.value)
     reading = Reading(made(kafka, topic, decode=decode, on_poison="report"))
@@ -235,7 +246,7 @@ def test_what_cannot_be_read_is_told_before_training(kafka, topic):
     with pytest.raises(errors.InputError, match=r"no topic 'clikcs'; create it"):
         KafkaDataset(kafka.address, ["clikcs"], group="readers")
     nobody = KafkaConnection("127.0.0.1:1", "readers")
-    with pytest.raises(errors.StreamBroken, match=r"no broker of 127\.0\.0\.1:1 answers"):
+    with pytest.raises(errors.StreamLost, match=r"no broker of 127\.0\.0\.1:1 answers"):
         Reading(KafkaSource(nobody, topic, patience_seconds=0.1))
     with pytest.raises(errors.InputError, match="No such configuration property"):
         Reading(KafkaSource(KafkaConnection(kafka.address, "g", {"fetch.mni": "1"}), topic))
@@ -299,7 +310,7 @@ def test_a_secret_is_read_where_it_is_mounted_and_shown_nowhere(
         assert reading.rest() == numbered(0, 3)
         shown = f"{reading.source.connection!r} {pickle.dumps(reading.source)!r} {caplog.text}"
         assert kafka.password not in shown
-    with pytest.raises(errors.StreamBroken, match="Authentication") as told:
+    with pytest.raises(errors.StreamLost, match="Authentication") as told:
         Reading(source("env:OLD_PASSWORD"))
     assert wrong not in f"{told.value} {caplog.text}"
     with pytest.raises(errors.InputError, match="secretKeyRef"):

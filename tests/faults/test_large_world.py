@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Wanted
+from rover_kf.api.checkpoints import RequestedBoxes
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.manifest import Manifest, RankFile
 from rover_kf.checkpoint.format.snapshot import Entry
-from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece
+from rover_kf.checkpoint.format.tensor_layout import LAYOUT_KEY, TensorLayout, TensorShard
 from rover_kf.checkpoint.resharding import write_shares
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 from rover_kf.injection.sizing import SIDECAR_MEMORY
 from tests.support.pods import bare_trainer, checkpoint_pod
 from tests.support.pods.sidecar_pods import SidecarPod, ended, job_folder
@@ -45,17 +45,17 @@ def _names(count: int) -> tuple[str, ...]:
 
 
 def _store(top: pathlib.Path, saved: int, tensors: Sequence[str]) -> None:
-    storage = DirectoryStorage(top / "demo", Files())
+    storage = DirectoryStorage(top / "demo", Syscalls())
     folder, files = storage.folder(5, 1), list[RankFile]()
     for rank in range(saved):
         begin, end = _rows(rank, saved)
         entries = [Entry(name, "U8", (end - begin, SHAPE[1]), 1) for name in tensors]
-        pieces = {name: Piece(SHAPE, (begin, 0)) for name in tensors}
-        metadata = {KEY: Kinds(pieces=pieces).to_text(), "rover.state": "{}"}
+        pieces = {name: TensorShard(SHAPE, (begin, 0)) for name in tensors}
+        metadata = {LAYOUT_KEY: TensorLayout(shards=pieces).to_text(), "rover.state": "{}"}
         layout = snapshot.plan(entries, metadata)
         head = snapshot.header(layout, metadata)
         slot = memoryview(head + bytes([rank]) * (layout.length - len(head)))
-        share = write_shares.share(snapshot.read(slot), rank, saved)
+        share = write_shares.plan_share(snapshot.read(slot), rank, saved)
         parts = [memoryview(share.header), *(slot[a:b] for a, b in share.ranges)]
         files.append(storage.write_rank(folder, rank, parts, share.length))
     storage.write_manifest(Manifest(5, 1, saved, replicated=False, files=tuple(files), pieces=True))
@@ -64,7 +64,7 @@ def _store(top: pathlib.Path, saved: int, tensors: Sequence[str]) -> None:
 def _restored(pod: checkpoint_pod.Pod, rank: int, tensors: tuple[str, ...]) -> bytes:
     """The snapshot that a training process of the pod is given."""
     begin, end = _rows(rank, POD)
-    wanted = Wanted(SHAPE, (begin, 0), (end - begin, SHAPE[1]), tensors)
+    wanted = RequestedBoxes(SHAPE, (begin, 0), (end - begin, SHAPE[1]), tensors)
     reply = bare_trainer.Trainer(pod, rank, POD, rank).restore(1, (wanted,))
     assert (reply.step, reply.source) == (5, "storage")
     return pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes]
@@ -126,8 +126,11 @@ MANY = tuple(f"optimizer.layers.{n % 48}.experts.{n // 48}.weight.exp_avg" for n
 
 def _many(rank: int, world_size: int) -> bytes:
     """A rank's slot of many tensors."""
-    pieces = {name: Piece((8 * world_size,), (8 * rank,)) for name in MANY}
-    metadata = {KEY: Kinds(pieces=pieces, complete=True).to_text(), "rover.state": "{}"}
+    pieces = {name: TensorShard((8 * world_size,), (8 * rank,)) for name in MANY}
+    metadata = {
+        LAYOUT_KEY: TensorLayout(shards=pieces, complete=True).to_text(),
+        "rover.state": "{}",
+    }
     counters = [Entry(f"step {n}", "U8", (), 1) for n in range(100)]
     layout = snapshot.plan([*counters, *(Entry(n, "U8", (8,), 1) for n in MANY)], metadata)
     head = snapshot.header(layout, metadata)
@@ -172,7 +175,7 @@ def test_tens_of_thousands_of_tensors_fit_into_a_sidecar(tmp_path):
             ranks = _ranks(other.start().ready(), world)
 
             def restored(rank: int) -> None:
-                wanted = Wanted((8 * world,), (8 * rank,), (8,), MANY)
+                wanted = RequestedBoxes((8 * world,), (8 * rank,), (8,), MANY)
                 reply = ranks[rank].restore(2, (wanted,))
                 assert (reply.step, reply.source) == (3, "storage")
                 assert pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes] == slots[rank]
@@ -181,7 +184,7 @@ def test_tens_of_thousands_of_tensors_fit_into_a_sidecar(tmp_path):
             most = max(most, _most_memory(other.process.pid, restores))
             for restore in restores:
                 restore.result()
-        stored = DirectoryStorage(tmp_path / "train", Files())
+        stored = DirectoryStorage(tmp_path / "train", Syscalls())
         there = stored.folder(3, 1)
         for file in stored.verify(there).files:
             assert (

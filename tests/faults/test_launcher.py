@@ -13,7 +13,7 @@ import time
 import pytest
 
 from rover_kf.api import codec, names
-from rover_kf.api.status import Acknowledged, LostRequest, ScaleRequest
+from rover_kf.api.status import Ack, ScaleRequest, ServerLostRequest
 from tests.support.pods.launcher_pods import Job, kill, show
 from tests.support.waiting import eventually
 
@@ -84,8 +84,8 @@ def test_a_lost_server_is_a_new_round_once():
         job.start(job.script(), "100000", "0.02")
         job.stepping(0, 1)
         eventually(lambda: (job.status().sealed_step or 0) >= 10, within=120)
-        told_at, lost = time.time(), LostRequest("uid-of-a-server", "digits-ps-0 is removed")
-        assert codec.loads(Acknowledged, job.ask(names.PATH_LOST, lost)).done
+        told_at, lost = time.time(), ServerLostRequest("uid-of-a-server", "digits-ps-0 is removed")
+        assert codec.loads(Ack, job.ask(names.PATH_LOST, lost)).done
         job.stepping(0, 1, after=told_at)
         eventually(lambda: job.status().round == 2, within=60)
         job.ask(names.PATH_LOST, lost)
@@ -122,7 +122,7 @@ def test_scale_down_drains():
         job.start(job.script(), "100000", "0.02")
         job.stepping(0, 1, 2)
         eventually(lambda: job.status().step > 0, within=120)
-        reply = codec.loads(Acknowledged, job.ask(names.PATH_SCALE, ScaleRequest(2, "test")))
+        reply = codec.loads(Ack, job.ask(names.PATH_SCALE, ScaleRequest(2, "test")))
         assert reply.done
         job.stepping(0, 1)
         steps = job.pods[0].steps()

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from rover_kf.api import names
-from rover_kf.launcher.worker_group import MOST_STARTS
+from rover_kf.launcher.worker_group import MAX_STARTS
 from tests.support.pods.launcher_pods import Job
 
 
@@ -22,5 +22,5 @@ def test_an_image_without_a_torch_that_loads_ends_the_container(tmp_path: pathli
         pod = job.add(0, job.script(), "1", first=str(tmp_path))
         assert pod.wait(90) == names.EXIT_RETRY
         said = pod.text()
-        assert said.count("no library for torch here") == MOST_STARTS
-        assert f"ended {MOST_STARTS} times before it was ready" in said
+        assert said.count("no library for torch here") == MAX_STARTS
+        assert f"ended {MAX_STARTS} times before it was ready" in said

@@ -77,7 +77,7 @@ def _told(job: Job) -> int:
 
 
 def _most(name: str) -> int:
-    return max(procfs.sizes(pid).get(name, 0) for pid in memory_group.members())
+    return max(procfs.status_sizes(pid).get(name, 0) for pid in memory_group.members())
 
 
 @pytest.mark.parametrize("beside", [(), BESIDE], ids=["alone", "beside another program"])
@@ -100,7 +100,7 @@ def test_what_is_told_is_what_the_kernel_counts(container, beside):
             within=60, every=0.5, what="all of it is told",
         )  # fmt: skip
         told, (counted, cached) = _told(job), memory_group.account()
-        each = sum(procfs.sizes(pid).get("RssAnon", 0) for pid in memory_group.members())
+        each = sum(procfs.status_sizes(pid).get("RssAnon", 0) for pid in memory_group.members())
         found = {"told": told, "kernel": counted, "cached": cached, "each for itself": each}
         show("MiB", {name: value // MIB for name, value in found.items()})
         end.touch()

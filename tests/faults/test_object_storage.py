@@ -22,9 +22,9 @@ from obstore import store
 from rover_kf import errors
 from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.manifest import Manifest
-from rover_kf.checkpoint.storage.bucket import Patience
+from rover_kf.checkpoint.storage.bucket import Timeouts
 from rover_kf.checkpoint.storage.object_store import ObjectStorage
-from rover_kf.checkpoint.storage.retention import Spare
+from rover_kf.checkpoint.storage.retention import RetentionExceptions
 from tests.support.pods.checkpoint_pod import free_port
 from tests.support.servers.object_server import binary, object_server, offer
 from tests.support.tls.authority import Authority
@@ -34,7 +34,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
 # For who is not answered. Whoever is may have to wait for a busy disk.
-SHORT = Patience(connect_seconds=1.0, part_seconds=1.0, small_seconds=1.0, retries=1)
+SHORT = Timeouts(connect_seconds=1.0, part_seconds=1.0, small_seconds=1.0, retries=1)
 URL = "s3://checkpoints/faults/demo"
 
 HALF_WRITER = """
@@ -90,7 +90,7 @@ def _write(storage: ObjectStorage, step: int, size: int = 3000) -> Manifest:
 
 
 def _written(storage: ObjectStorage, step: int, size: int) -> Manifest | None:
-    with contextlib.suppress(errors.StorageFailed):
+    with contextlib.suppress(errors.StorageError):
         return _write(storage, step, size)
     return None
 
@@ -100,10 +100,10 @@ def _refusal(storage: ObjectStorage, size: int = 3000) -> str:
     told = []
     for call in (
         lambda: _write(storage, 1, size),
-        storage.whole,
+        storage.complete_folders,
         lambda: storage.collect(1, generation=1),
     ):
-        with pytest.raises(errors.StorageFailed) as refused:
+        with pytest.raises(errors.StorageError) as refused:
             call()
         assert refused.value.__cause__ is None
         assert len(str(refused.value)) < 500
@@ -156,7 +156,7 @@ def test_a_newline_after_a_value_is_no_part_of_it(server, monkeypatch, variable)
     storage = ObjectStorage(f"s3://checkpoints/newline/{variable}")
     folder = storage.write_manifest(_write(storage, 2))
     storage.collect(1, generation=1)
-    assert storage.whole() == (folder,)
+    assert storage.complete_folders() == (folder,)
 
 
 @pytest.mark.usefixtures("_client")
@@ -196,9 +196,9 @@ def test_a_server_that_hangs_is_given_up_in_time_and_used_when_it_is_back(server
         seconds = time.monotonic() - begun
     print(f"three calls given up in {seconds:.1f} s")
     assert seconds < 3 * 2 * SHORT.part_seconds + 5
-    ObjectStorage(URL).whole()  # It has caught up with what was asked of it meanwhile.
+    ObjectStorage(URL).complete_folders()  # It has caught up with what was asked of it meanwhile.
     storage.write_manifest(_write(storage, 1, size))
-    assert storage.verify(storage.whole()[-1]).step == 1
+    assert storage.verify(storage.complete_folders()[-1]).step == 1
 
 
 def test_a_full_disk_is_an_error_and_what_was_durable_stays(tmp_path, monkeypatch):
@@ -212,14 +212,14 @@ def test_a_full_disk_is_an_error_and_what_was_durable_stays(tmp_path, monkeypatc
         storage = ObjectStorage(URL)
         first = storage.write_manifest(_write(storage, 1, 1 << 20))
         brief = ObjectStorage(URL, SHORT)
-        with pytest.raises(errors.StorageFailed) as refused:
+        with pytest.raises(errors.StorageError) as refused:
             _write(brief, 2, 120 << 20)
         print(refused.value)
-        assert storage.whole() == (first,)
+        assert storage.complete_folders() == (first,)
         # Parts that were on their way when the upload was given up take room for a moment.
         content = eventually(lambda: _written(brief, 3, 9 << 20), within=60)
         second = storage.write_manifest(content)
-        assert storage.whole() == (first, second)
+        assert storage.complete_folders() == (first, second)
         assert storage.verify(first).step == 1
 
 
@@ -230,7 +230,7 @@ def test_of_two_coordinators_one_has_its_way():
     content = _write(storage, 4)
     folder = storage.write_manifest(dataclasses.replace(content, saved_at=1.0))
     assert storage.write_manifest(dataclasses.replace(content, saved_at=2.0)) == folder
-    with pytest.raises(errors.StorageFailed, match="another coordinator"):
+    with pytest.raises(errors.StorageError, match="another coordinator"):
         storage.write_manifest(dataclasses.replace(content, world_size=2))
     assert storage.load(folder) == dataclasses.replace(content, saved_at=1.0)
 
@@ -302,7 +302,7 @@ def test_a_server_without_conditional_writes_is_looked_at_first(server, monkeypa
         for step in (1, 2):
             content = _write(storage, step)
             folders.append(storage.write_manifest(content))
-            with pytest.raises(errors.StorageFailed, match="another coordinator"):
+            with pytest.raises(errors.StorageError, match="another coordinator"):
                 storage.write_manifest(dataclasses.replace(content, world_size=2))
         proxy.shutdown()
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.environment["AWS_ENDPOINT_URL"])
@@ -314,7 +314,7 @@ def test_a_server_without_conditional_writes_is_looked_at_first(server, monkeypa
 
 def test_retention_asks_for_what_is_new_alone(server):
     """However many stay: one listing and one manifest a commit; one that was replaced is read."""
-    storage, every = ObjectStorage("s3://checkpoints/long/demo"), Spare(every=1)
+    storage, every = ObjectStorage("s3://checkpoints/long/demo"), RetentionExceptions(every=1)
     for step in range(1, 9):
         storage.write_manifest(_write(storage, step))
     assert storage.collect(1, generation=1, spare=every) == ()
@@ -348,7 +348,7 @@ def test_what_a_killed_writer_left_is_no_checkpoint(server):
     storage.collect(3, generation=1)
     storage.write_manifest(_write(storage, 6))
     storage.collect(3, generation=2)
-    assert [folder.step for folder in storage.whole()] == [3, 6]
+    assert [folder.step for folder in storage.complete_folders()] == [3, 6]
 
 
 @pytest.mark.usefixtures("_client")
@@ -378,7 +378,7 @@ def test_a_servers_own_authority_is_asked_for_and_taken(tmp_path, monkeypatch):
         storage = ObjectStorage(url)
         folder = storage.write_manifest(_write(storage, 2))
         storage.collect(1, generation=1)
-        assert storage.whole() == (folder,)
+        assert storage.complete_folders() == (folder,)
 
 
 @pytest.mark.usefixtures("_client")

@@ -12,11 +12,11 @@ import torch
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.sidecar_client import SidecarClient
 from tests.support.pods import checkpoint_pod
 from tests.support.servers.object_server import ObjectServer, object_server, offer
 from tests.support.waiting import eventually
@@ -63,7 +63,7 @@ def _told_by(pod: checkpoint_pod.Pod) -> str:
     """All that the pod has told or shows."""
     assert pod.process is not None
     arguments = pathlib.Path(f"/proc/{pod.process.pid}/cmdline").read_text()
-    return arguments + (pod.settings.home / "events").read_text()
+    return arguments + (pod.settings.volume_path / "events").read_text()
 
 
 def _postponed(pod: checkpoint_pod.Pod) -> list[str]:
@@ -134,8 +134,8 @@ def test_a_cap_holds_persists_back_but_no_flush(server, tmp_path):
         held_back = time.monotonic() - begun
         begun = time.monotonic()
         checkpointer.save(2, state)
-        flushed = Link(pod.settings.home).ask(
-            names.PATH_FLUSH, Acknowledged(), Acknowledged, timeout=60
+        flushed = SidecarClient(pod.settings.volume_path).request(
+            names.PATH_FLUSH, Ack(), Ack, timeout=60
         )
         at_once = time.monotonic() - begun
     print(f"{held_back:.1f} s with the cap, {at_once:.1f} s by a flush")
@@ -163,7 +163,7 @@ def test_a_pod_starts_while_the_server_hangs(server, tmp_path):
         assert any("no answer" in told for told in pod.told(names.EVENT_CHECKPOINT_WARNING))
     with checkpoint_pod.pods(tmp_path / "other", 1, storage=URL) as (pod,):
         server.stop()
-        with pytest.raises(errors.StorageFailed, match="no answer"):
+        with pytest.raises(errors.StorageError, match="no answer"):
             _checkpointer(pod).restore(_state(2))
         server.start()
         assert _checkpointer(pod, round_=2).restore(state) == 3

@@ -54,9 +54,9 @@ def test_whole_files_come_from_an_object_store(tmp_path, monkeypatch):
         names = [local[number].name for number in range(40)]
         (folder / "2" / "6.img").write_bytes(b"more")
         (folder / "3" / "7.img").unlink()
-        with pytest.raises(errors.DataUnreadable, match=r"2/6.img was changed"):
+        with pytest.raises(errors.DatasetReadError, match=r"2/6.img was changed"):
             files[names.index("2/6.img")]
-        with pytest.raises(errors.DataUnreadable, match=r"3/7.img cannot be read"):
+        with pytest.raises(errors.DatasetReadError, match=r"3/7.img cannot be read"):
             files[names.index("3/7.img")]
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Held, HeldRequest
+from rover_kf.api.checkpoints import RestorableStepsReply, RestorableStepsRequest
 from rover_kf.checkpoint.format import snapshot
-from rover_kf.coordinator.replication.placement import PATIENCE_SECONDS
+from rover_kf.coordinator.replication.placement import COPY_TIMEOUT_SECONDS
 from tests.support.pods.bare_trainer import Trainer
 from tests.support.pods.sidecar_pods import SidecarPod, ended, job_folder
 from tests.support.waiting import eventually
@@ -116,7 +116,9 @@ def told(pod: SidecarPod) -> list[str]:
 
 def held(trainer: Trainer) -> tuple[int, ...]:
     """Steps that could still be restored, as the sidecar knows."""
-    return trainer.link.ask(names.PATH_HELD, HeldRequest(0), Held, timeout=30).steps
+    return trainer.link.request(
+        names.PATH_HELD, RestorableStepsRequest(0), RestorableStepsReply, timeout=30
+    ).steps
 
 
 def content(reply) -> bytes:
@@ -248,7 +250,7 @@ def test_a_lost_keeper_holds_up_no_persist(stored_job):
     for step in (5, 6, 7):
         trainer.save(step, state(step), replicated=False)
     done = lambda: trainer.wait(7, "durable").done  # noqa: E731 - of one line
-    eventually(done, within=4 * PATIENCE_SECONDS, what="step 7 is durable")
+    eventually(done, within=4 * COPY_TIMEOUT_SECONDS, what="step 7 is durable")
 
 
 def test_a_keeper_that_never_came_holds_up_nothing(stored_job):
@@ -259,7 +261,7 @@ def test_a_keeper_that_never_came_holds_up_nothing(stored_job):
     for step in (5, 6, 7):
         trainer.save(step, state(step), replicated=False)
     assert trainer.wait(7, "durable").done
-    assert time.monotonic() - begun < PATIENCE_SECONDS
+    assert time.monotonic() - begun < COPY_TIMEOUT_SECONDS
 
 
 def test_a_damaged_copy_is_offered_to_nobody(stored_job):
@@ -272,7 +274,7 @@ def test_a_damaged_copy_is_offered_to_nobody(stored_job):
     assert trainer.wait(9, "replica").done
     slot = keeper.home / names.ARENA_DIR / f"{names.REPLICA_PLACE}0" / "slot-0"
     with slot.open("r+b") as file:
-        file.seek(SIZE // 2)
+        file.allow_lookups(SIZE // 2)
         file.write(b"\xff")
     lose(chief)
     reply = trainer_of(stored_job.chief("chief-b")).restore(1)

@@ -167,7 +167,7 @@ def test_a_slow_pod_and_one_that_hangs_are_told_by_name():
         assert told(job, names.EVENT_NODE_CHECK_FAILED)[-1].startswith(
             "train-worker-2 on node-2 is faulty"
         )
-        known = {one.node: one.kind for one in job.status().unfit}
+        known = {one.node: one.kind for one in job.status().faulty_nodes}
         assert known["node-1"] == "gpu_hardware"
         assert known["node-2"] == "preflight"
         eventually(lambda: job.status().phase == "training", within=60, what="it trains again")

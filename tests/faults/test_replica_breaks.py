@@ -54,10 +54,10 @@ def _content(size: int, seed: int) -> bytes:
 
 def _replica(keeper: checkpoint_pod.Pod, rank: int) -> tuple[int, bytes] | None:
     """Step and bytes of the replica that the pod offers, if it offers one."""
-    arena = Arena(keeper.settings.home / "arena" / f"replica-{rank}")
+    arena = Arena(keeper.settings.volume_path / "arena" / f"replica-{rank}")
     for seal in arena.sealed():
         data = arena.slot_path(seal.slot).read_bytes()[: seal.length]
-        assert arena.control.read_checksum(seal) in (None, crc32c.crc32c(data))
+        assert arena.record.read_checksum(seal) in (None, crc32c.crc32c(data))
         return seal.step, data
     return None
 

@@ -69,7 +69,7 @@ def _save(ranks: list[Rank], step: int) -> None:
 
 def _logged(pod: checkpoint_pod.Pod, line: str) -> int:
     """How often."""
-    return (pod.settings.home / checkpoint_pod.LOG).read_text().count(line)
+    return (pod.settings.volume_path / checkpoint_pod.LOG).read_text().count(line)
 
 
 def test_a_flipped_bit_is_told_with_rank_and_tensor(tmp_path):

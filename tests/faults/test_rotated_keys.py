@@ -13,7 +13,7 @@ import uuid
 import pytest
 
 from rover_kf.api import names
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.storage.object_store import ObjectStorage
 from tests.support.pods.bare_trainer import Trainer
@@ -87,7 +87,7 @@ def test_a_running_sidecar_goes_on_with_the_new_keys(server, tmp_path):
             trainer = Trainer(types.SimpleNamespace(settings=types.SimpleNamespace(home=pod.home)))
             trainer.restore(1)
             trainer.save(1, _state(1))
-            assert trainer.wait(1, "durable") == Acknowledged()
+            assert trainer.wait(1, "durable") == Ack()
             begun_by = pod.process.pid
             _exchange(server)
             trainer.save(2, _state(2))

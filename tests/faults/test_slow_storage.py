@@ -34,12 +34,12 @@ def test_saves_never_wait_for_a_slow_disk(tmp_path):
                 saves = []
                 for step in range(2, STEPS + 1):
                     saves.append(pod.save(step))
-                    written |= {found.step for found in pod.stored.whole()}
+                    written |= {found.step for found in pod.stored.complete_folders()}
                 saving = time.monotonic() - begun
                 pod.durable(STEPS)
                 seconds = time.monotonic() - begun
-                written |= {found.step for found in pod.stored.whole()}
-                for found in pod.stored.whole():
+                written |= {found.step for found in pod.stored.complete_folders()}
+                for found in pod.stored.complete_folders():
                     pod.check(found.step)
         finally:
             pod.sidecar.kill()

@@ -48,7 +48,7 @@ def test_the_slow_rank_is_told():
         (message,) = told
         assert message.startswith("rank 1 in train-worker-1 on node-7 takes 0.0")
         assert "in 3 of the last 4 windows of 50 steps" in message
-        (slow,) = status.slow  # what a controller may replace
+        (slow,) = status.stragglers  # what a controller may replace
         assert (slow.pod, slow.node, slow.rank) == ("train-worker-1", "node-7", 1)
         assert slow.ratio > stragglers.RATIO
         assert status.started_at < slow.since <= status.now

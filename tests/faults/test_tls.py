@@ -20,7 +20,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.api.membership import WatchReply, WatchRequest
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.system import tls
 from tests.support.faults.switching_relay import SwitchingRelay
 from tests.support.pods.encrypted_pods import (
@@ -80,10 +80,10 @@ def test_plain_requests_are_refused_and_have_no_effect():
             first.tls = None
             for path, message in ((names.PATH_HEALTH, None), (names.PATH_EVENTS, EVENT)):
                 with pytest.raises((http.client.HTTPException, OSError)):
-                    first.ask(path, message, Acknowledged, local=False)
+                    first.ask(path, message, Ack, local=False)
             first.tls = verifying(authority)
             assert len(first.status().events) == before
-            first.ask(names.PATH_EVENTS, EVENT, Acknowledged, local=False)
+            first.ask(names.PATH_EVENTS, EVENT, Ack, local=False)
             assert len(first.status().events) == before + 1
 
 
@@ -130,10 +130,10 @@ def test_a_sidecar_without_a_certificate_that_fits_waits_and_says_so():
             told = "certificate has expired"
             eventually(lambda: told in first.log.read_text(), within=60, what="it is said")
             with pytest.raises(ConnectionRefusedError):
-                first.ask(names.PATH_HEALTH, None, Acknowledged, local=False)
+                first.ask(names.PATH_HEALTH, None, Ack, local=False)
             secret.change(authority.secret(NAME))
             first.ready()
-            first.ask(names.PATH_HEALTH, None, Acknowledged, local=False)
+            first.ask(names.PATH_HEALTH, None, Ack, local=False)
 
 
 def test_a_pod_of_a_job_that_does_not_encrypt_is_told_what_to_do():
@@ -230,7 +230,7 @@ def test_certificates_are_exchanged_under_load_without_a_request_lost():
 
 def _health(one: SidecarPod) -> Callable[[], object]:
     """A connection for each request."""
-    return lambda: one.ask(names.PATH_HEALTH, None, Acknowledged, local=False)
+    return lambda: one.ask(names.PATH_HEALTH, None, Ack, local=False)
 
 
 def _forwarded(one: SidecarPod) -> Callable[[], object]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rover_kf.launcher.event_loop import Errands
-from rover_kf.launcher.sidecar_requests import SidecarClient
-from rover_kf.launcher.worker_group import Crew
-from rover_kf.launcher.zygote_client import Nursery
+from rover_kf.launcher.event_loop import EventLoop
+from rover_kf.launcher.sidecar_requests import SidecarConnector
+from rover_kf.launcher.worker_group import WorkerGroup
+from rover_kf.launcher.zygote_client import ZygoteClient
 
 pytestmark = pytest.mark.torch
 
@@ -26,16 +26,16 @@ def test_a_store_opens_before_all_is_loaded():
 
     def note(event: object) -> None:
         seen.append(type(event).__name__)
-        crew.note(event)
+        crew.on_event(event)
 
-    crew = Crew(Nursery(events), dict(os.environ))
-    errands = Errands(SidecarClient(pathlib.Path("nowhere")), events, note)
+    crew = WorkerGroup(ZygoteClient(events), dict(os.environ))
+    errands = EventLoop(SidecarConnector(pathlib.Path("nowhere")), events, note)
     crew.start()
     try:
-        store = crew.take_store(errands, "127.0.0.1")
+        store = crew.claim_store(errands, "127.0.0.1")
         assert store.port
         while "Ready" not in seen:
             errands.next_event(60)
     finally:
-        crew.nursery.stop()
+        crew.zygote.stop()
     assert seen == ["Loading", "StoreOpened", "Ready"]

@@ -95,8 +95,8 @@ def test_the_copy_runs_beside_training_and_is_waited_for(tmp_path):
                 expected = _bytes(state)
                 checkpointer.save(step, state)
                 _train(state)  # BatchNorm's buffers at once, parameters after the hook
-            assert checkpointer._saver._slots.buffers[0].is_pinned()
-            assert checkpointer._saver.sealed == 5
+            assert checkpointer._stager._slots.buffers[0].is_pinned()
+            assert checkpointer._stager.sealed == 5
         successor = _state(2)
         _train(successor)
         with Checkpointer(settings=_settings(pod, 2)) as second:
@@ -111,12 +111,12 @@ def test_slots_are_registered_once_and_given_back(tmp_path):
         state: dict[str, object] = {"tensor": torch.ones(1 << 20, device="cuda")}
         checkpointer = Checkpointer(settings=settings)
         checkpointer.save(1, state)
-        (before, _) = checkpointer._saver._slots.buffers
+        (before, _) = checkpointer._stager._slots.buffers
         checkpointer.save(2, state)
-        assert checkpointer._saver._slots.buffers[0] is before
+        assert checkpointer._stager._slots.buffers[0] is before
         state["more"] = torch.full((1 << 21,), 2.0, device="cuda")
         checkpointer.save(3, state)
-        (after, _) = checkpointer._saver._slots.buffers
+        (after, _) = checkpointer._stager._slots.buffers
         assert after.numel() > before.numel()
         assert (before.is_pinned(), after.is_pinned()) == (False, True)
         checkpointer.close()

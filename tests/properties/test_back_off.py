@@ -9,11 +9,11 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.coordinator_state import FailureRow
+from rover_kf.api.coordinator_state import FailureStreak
 from rover_kf.elastic.rendezvous import backoff
-from rover_kf.elastic.rendezvous.restart_budget import Budget
+from rover_kf.elastic.rendezvous.restart_budget import RestartBudget
 
-rows = st.builds(FailureRow, st.integers(0, 99), st.integers(0, 2000), st.integers(-1, 99))
+rows = st.builds(FailureStreak, st.integers(0, 99), st.integers(0, 2000), st.integers(-1, 99))
 rounds = st.tuples(st.none() | st.integers(0, 50), st.floats(0, 200, allow_nan=False))
 longest = st.floats(0, 3600, allow_nan=False)
 spent = st.dictionaries(st.integers(1, 9), st.sampled_from(["", "crashed", "error"]))
@@ -23,10 +23,10 @@ spent = st.dictionaries(st.integers(1, 9), st.sampled_from(["", "crashed", "erro
 @given(rows, longest)
 def test_a_wait_is_bounded(row, most):
     """By the policy, from above; the first failure of a row waits for nothing."""
-    seconds = backoff.pause(row, most)
+    seconds = backoff.backoff_seconds(row, most)
     assert 0 <= seconds <= most
     assert row.length > 1 or seconds == 0
-    assert backoff.pause(FailureRow(1, row.length + 1), most) >= seconds
+    assert backoff.backoff_seconds(FailureStreak(1, row.length + 1), most) >= seconds
 
 
 @settings(deadline=None)
@@ -34,15 +34,17 @@ def test_a_wait_is_bounded(row, most):
 def test_rows(course, most):
     """A row goes on while rounds are short and bring no new step; reports that come twice change
     nothing. What all waits of a row come to is less than as many times the longest."""
-    row, best, expected = FailureRow(), -1, 0
+    row, best, expected = FailureStreak(), -1, 0
     for number, (step, seconds) in enumerate(course, 1):
-        row = backoff.after(row, number, step=step, seconds=seconds)
-        assert backoff.after(row, number, step=99, seconds=999.0) == row
+        row = backoff.extend_streak(row, number, step=step, seconds=seconds)
+        assert backoff.extend_streak(row, number, step=99, seconds=999.0) == row
         new = step is not None and step > best
         expected = 1 if new or seconds >= backoff.STABLE_SECONDS else expected + 1
         best = max(best, -1 if step is None else step)
-        assert (row.round, row.length, row.best) == (number, expected, best)
-    waits = [backoff.pause(FailureRow(1, length), most) for length in range(row.length + 1)]
+        assert (row.round, row.length, row.best_step) == (number, expected, best)
+    waits = [
+        backoff.backoff_seconds(FailureStreak(1, length), most) for length in range(row.length + 1)
+    ]
     assert all(later >= earlier for earlier, later in itertools.pairwise(waits))
 
 
@@ -50,11 +52,11 @@ def test_rows(course, most):
 @given(st.lists(rows, min_size=1, max_size=5), st.randoms())
 def test_copies_in_any_order(copies, chance):
     """Of what several coordinators knew the newest stands, however often each is told."""
-    found = FailureRow()
+    found = FailureStreak()
     told = [*copies, *copies]
     chance.shuffle(told)
     for one in told:
-        found = backoff.newer(found, one)
+        found = backoff.newest_streak(found, one)
     assert found.round == max(one.round for one in copies)
 
 
@@ -64,9 +66,9 @@ def test_budgets_of_copies(ours, theirs, by_kind):
     """Nothing that was spent comes back, told again it costs nothing, and more than allowed is
     always said, of the total and of each kind."""
     limits = tuple(sorted(by_kind.items()))
-    budget = Budget(3, limits, ours).recall(theirs)
+    budget = RestartBudget(3, limits, ours).merge_spent(theirs)
     assert set(budget.spent) == {*ours, *theirs}
-    assert budget.recall(theirs).recall(ours) == budget
+    assert budget.merge_spent(theirs).merge_spent(ours) == budget
     counts = [sum(kind == one for kind in budget.spent.values()) for one, _ in limits]
     over = any(count > allowed for count, (_, allowed) in zip(counts, limits, strict=True))
-    assert bool(budget.overspent) == (over or len(budget.spent) > 3)
+    assert bool(budget.exceeded_reason) == (over or len(budget.spent) > 3)

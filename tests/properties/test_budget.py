@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rover_kf.elastic.rendezvous import persisted_state
-from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 from tests.support.simulated.launchers import SimulatedJob
 
 PODS = 3
@@ -34,14 +34,14 @@ class Budgets(RuleBasedStateMachine):
     def begin(
         self, allowed: int, by_kind: dict[str, int], shut_out: float, back_off: float
     ) -> None:
-        limits = Limits(
+        limits = RendezvousLimits(
             nodes=PODS,
             min_nodes=1,
             max_nodes=PODS,
             restarts=allowed,
             restarts_by_kind=tuple(sorted(by_kind.items())),
-            shut_out=shut_out,
-            back_off=back_off,
+            exclusion_seconds=shut_out,
+            max_backoff=back_off,
         )
         self.job = SimulatedJob(limits, PODS)
         self.spent: set[int] = set()
@@ -78,28 +78,31 @@ class Budgets(RuleBasedStateMachine):
 
     @rule()
     def coordinator_is_killed(self) -> None:
-        self.job.restart_from(persisted_state.remember(self.job.rendezvous), runs=True)
+        self.job.restart_from(persisted_state.export(self.job.rendezvous), runs=True)
 
     @rule(number=st.integers(0, 9))
     def an_older_copy_comes_late(self, number: int) -> None:
         job = self.job
         if job.copies:
             told = job.copies[number % len(job.copies)]
-            job.apply(persisted_state.recall(job.rendezvous, told, job.now, runs=False))
+            job.apply(persisted_state.restore(job.rendezvous, told, job.now, is_running=False))
         job.copy()
 
     @invariant()
     def nothing_comes_back(self) -> None:
         if not hasattr(self, "job"):
             return
-        restarts, world = self.job.rendezvous.steward.restarts, self.job.rendezvous.world
+        restarts, world = (
+            self.job.rendezvous.failure_policy.restart_limiter,
+            self.job.rendezvous.world,
+        )
         spent = set(restarts.budget.spent)
         assert spent >= self.spent
         assert spent <= set(self.job.rounds), "a round that never was has cost something"
-        assert bool(restarts.budget.overspent) == (world.closed is not None)
-        assert restarts.row.round >= self.row, "an older row of failures has come back"
-        assert world.not_before <= self.job.now + self.job.limits.back_off
-        self.spent, self.row = spent, restarts.row.round
+        assert bool(restarts.budget.exceeded_reason) == (world.closed is not None)
+        assert restarts.streak.round >= self.row, "an older row of failures has come back"
+        assert world.not_before <= self.job.now + self.job.limits.max_backoff
+        self.spent, self.row = spent, restarts.streak.round
 
     def teardown(self) -> None:
         if not hasattr(self, "job"):

@@ -14,10 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Wanted
+from rover_kf.api.checkpoints import RequestedBoxes
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.snapshot import Entry
-from rover_kf.checkpoint.format.tensor_layout import KEY, Box, Kinds, Piece, kinds_of
+from rover_kf.checkpoint.format.tensor_layout import (
+    LAYOUT_KEY,
+    Box,
+    TensorLayout,
+    TensorShard,
+    read_tensor_layout,
+)
 from rover_kf.checkpoint.resharding import assembly, write_shares
 from rover_kf.checkpoint.resharding.copy_runs import scatter
 
@@ -31,13 +37,13 @@ def type_of(array: np.ndarray) -> str:
     return {np.dtype(kind): name for name, kind in DTYPES.items()}[array.dtype]
 
 
-def make_file(arrays: dict[str, np.ndarray], kinds: Kinds) -> bytes:
+def make_file(arrays: dict[str, np.ndarray], kinds: TensorLayout) -> bytes:
     """A snapshot's bytes."""
     entries = [Entry(n, type_of(a), a.shape, a.itemsize) for n, a in arrays.items()]
-    metadata = {KEY: kinds.to_text(), "rover.state": "{}"}
+    metadata = {LAYOUT_KEY: kinds.to_text(), "rover.state": "{}"}
     layout = snapshot.plan(entries, metadata)
     head = snapshot.header(layout, metadata)
-    data = b"".join(arrays[p.entry.name].tobytes() for p in layout.placed)
+    data = b"".join(arrays[p.entry.name].tobytes() for p in layout.tensors)
     return head + data
 
 
@@ -52,14 +58,19 @@ def read_file(data: bytes) -> dict[str, np.ndarray]:
 
 def written(data: bytes, rank: int, world_size: int) -> bytes:
     """The rank's file on storage."""
-    share = write_shares.share(snapshot.read(data), rank, world_size)
+    share = write_shares.plan_share(snapshot.read(data), rank, world_size)
     file = share.header + b"".join(data[begin:end] for begin, end in share.ranges)
     assert len(file) == share.length
     return file
 
 
 def assembled(
-    files: list[bytes], own: int, wanted: tuple[Wanted, ...] = (), block: int = 7, *, ranks: int = 1
+    files: list[bytes],
+    own: int,
+    wanted: tuple[RequestedBoxes, ...] = (),
+    block: int = 7,
+    *,
+    ranks: int = 1,
 ):
     """What a rank gets, moved in blocks of a few bytes."""
     made = assembly.plan([snapshot.read(file) for file in files], own, wanted, ranks=ranks)
@@ -91,10 +102,10 @@ def test_a_shared_state_is_written_once_and_comes_back_whole(state, world_size, 
     own = {"rng": np.arange(5, dtype=np.uint8)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write_shares, "SMALL_BYTES", small)
-        slots = [make_file(state | {"rng": own["rng"] + rank}, Kinds(frozenset({"rng"})))
+        slots = [make_file(state | {"rng": own["rng"] + rank}, TensorLayout(frozenset({"rng"})))
                  for rank in range(world_size)]  # fmt: skip
         files = [written(slot, rank, world_size) for rank, slot in enumerate(slots)]
-        commons = {write_shares.share(snapshot.read(slot), r, world_size).common
+        commons = {write_shares.plan_share(snapshot.read(slot), r, world_size).replicated_crc
                    for r, slot in enumerate(slots)}  # fmt: skip
     assert len(commons) == 1
     shared = sum(
@@ -113,12 +124,14 @@ def pod_slots(state: dict[str, np.ndarray], pods: list[tuple[int, bool]]) -> lis
     """Slots of pods of so many ranks, which keep the state once or once a rank; each has a tensor
     of its own."""
     shared = [Entry(name, type_of(a), a.shape, a.itemsize) for name, a in state.items()]
-    common = write_shares.common_of(snapshot.in_order(shared))
+    common = write_shares.replicated_crc(snapshot.sort_entries(shared))
     slots: list[bytes] = []
     for count, once in pods:
         for local_rank in range(count):
             ranks = 1 if not once else 0 if local_rank else count
-            kinds = Kinds(frozenset({"rng"}), ranks=ranks, common=0 if ranks else common)
+            kinds = TensorLayout(
+                frozenset({"rng"}), writes_for_ranks=ranks, replicated_crc=0 if ranks else common
+            )
             own = {"rng": np.arange(5, dtype=np.uint8) + len(slots)}
             slots.append(make_file((state if ranks else {}) | own, kinds))
     return slots
@@ -138,18 +151,20 @@ def test_pods_that_keep_a_state_once_write_it_once(state, pods, small, data):
     world_size = len(slots)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write_shares, "SMALL_BYTES", small)
-        shares = [write_shares.share(snapshot.read(s), r, world_size) for r, s in enumerate(slots)]
+        shares = [
+            write_shares.plan_share(snapshot.read(s), r, world_size) for r, s in enumerate(slots)
+        ]
         files = [written(slot, rank, world_size) for rank, slot in enumerate(slots)]
-    assert len({share.common for share in shares}) == 1
-    covered = [rank + n for rank, share in enumerate(shares) for n in range(share.ranks)]
+    assert len({share.replicated_crc for share in shares}) == 1
+    covered = [rank + n for rank, share in enumerate(shares) for n in range(share.writes_for_ranks)]
     assert covered == list(range(world_size))
     stored = sum(a.nbytes for file in files for n, a in read_file(file).items() if n != "rng")
     assert stored == sum(array.nbytes for array in state.values())
     rank = data.draw(st.integers(0, world_size - 1))
     for ranks in (2, 0):
         made = assembled(files, rank, block=data.draw(st.integers(1, 999)), ranks=ranks)
-        found, kinds = read_file(made), kinds_of(snapshot.read(made))
-        assert (kinds.ranks, kinds.own) == (ranks, {"rng"})
+        found, kinds = read_file(made), read_tensor_layout(snapshot.read(made))
+        assert (kinds.writes_for_ranks, kinds.rank_local) == (ranks, {"rng"})
         assert found.keys() == (state.keys() if ranks else set()) | {"rng"}
         assert all(np.array_equal(found[name], state[name]) for name in found.keys() - {"rng"})
         np.testing.assert_array_equal(found["rng"], np.arange(5, dtype=np.uint8) + rank)
@@ -165,10 +180,10 @@ def test_a_light_snapshot_made_of_a_whole_one_agrees_with_it():
     (whole, _) = pod_slots(state, [(2, True)])
     light = assembled([whole], 0, ranks=0)
     shares = [
-        write_shares.share(snapshot.read(slot), r, 2) for r, slot in enumerate((whole, light))
+        write_shares.plan_share(snapshot.read(slot), r, 2) for r, slot in enumerate((whole, light))
     ]
-    assert [share.ranks for share in shares] == [2, 0]
-    assert shares[0].common == shares[1].common
+    assert [share.writes_for_ranks for share in shares] == [2, 0]
+    assert shares[0].replicated_crc == shares[1].replicated_crc
 
 
 def cut(array: np.ndarray, parts: int, axis: int) -> list[tuple[tuple[int, ...], np.ndarray]]:
@@ -195,15 +210,19 @@ def test_pieces_come_back_in_another_cut(shape, worlds, axes, block):
     array = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
     before, after = (axis % len(shape) for axis in axes)
     files = [
-        written(make_file({"w": part}, Kinds(pieces={"w": Piece(shape, offsets)})), rank, worlds[0])
+        written(
+            make_file({"w": part}, TensorLayout(shards={"w": TensorShard(shape, offsets)})),
+            rank,
+            worlds[0],
+        )
         for rank, (offsets, part) in enumerate(cut(array, worlds[0], before))
     ]
     for rank, (offsets, part) in enumerate(cut(array, worlds[1], after)):
-        wish = Wanted(shape, offsets, part.shape, ("w",))
+        wish = RequestedBoxes(shape, offsets, part.shape, ("w",))
         data = assembled(files, rank % worlds[0], (wish,), block)
         np.testing.assert_array_equal(read_file(data)["w"], part)
-        piece = kinds_of(snapshot.read(data)).pieces.get("w")
-        assert piece == (None if part.shape == shape else Piece(shape, offsets))
+        piece = read_tensor_layout(snapshot.read(data)).shards.get("w")
+        assert piece == (None if part.shape == shape else TensorShard(shape, offsets))
 
 
 @EXAMPLES
@@ -212,7 +231,7 @@ def test_a_part_that_nobody_holds_is_said(missing, world_size):
     """A file that is not there is named by the tensor's part, never passed over."""
     array = np.arange(60, dtype=np.float32).reshape(20, 3)
     files = [
-        make_file({"w": part}, Kinds(pieces={"w": Piece(array.shape, offsets)}))
+        make_file({"w": part}, TensorLayout(shards={"w": TensorShard(array.shape, offsets)}))
         for offsets, part in cut(array, world_size, 0)
     ]
     del files[missing % world_size]
@@ -224,17 +243,20 @@ def test_a_ranks_own_slot_keeps_the_parts_that_are_not_named():
     """A copy of it from another pod's memory, in a world of the same size: best weights that a loop
     keeps are no tensors of the live state, and nobody else's slot is read."""
     array = np.arange(8, dtype=np.float32)
-    slot = snapshot.read(make_file({"w": array[4:]}, Kinds(pieces={"w": Piece((8,), (4,))})))
-    made = assembly.plan([slot], 0, (Wanted((8,), (4,), (4,), ("other",)),), same_place=True)
+    slot = snapshot.read(
+        make_file({"w": array[4:]}, TensorLayout(shards={"w": TensorShard((8,), (4,))}))
+    )
+    made = assembly.plan([slot], 0, (RequestedBoxes((8,), (4,), (4,), ("other",)),), same_rank=True)
     found = snapshot.read(made.header, made.length)
-    assert kinds_of(found).pieces == {"w": Piece((8,), (4,))}
+    assert read_tensor_layout(found).shards == {"w": TensorShard((8,), (4,))}
 
 
 def test_copies_of_a_piece_go_to_storage_once():
     """Hybrid sharding holds a piece on several ranks; the first one writes it."""
     array = np.arange(8, dtype=np.float32)
     slots = [
-        make_file({"w": array[4:]}, Kinds(pieces={"w": Piece((8,), (4,), copy)})) for copy in (0, 1)
+        make_file({"w": array[4:]}, TensorLayout(shards={"w": TensorShard((8,), (4,), copy)}))
+        for copy in (0, 1)
     ]
     assert [list(read_file(written(slot, r, 2))) for r, slot in enumerate(slots)] == [["w"], []]
 
@@ -242,9 +264,9 @@ def test_copies_of_a_piece_go_to_storage_once():
 def test_an_optimizers_state_lies_as_its_parameter():
     """A wish by prefix cuts what has the parameter's shape and leaves the rest whole."""
     moment, count = np.arange(12, dtype=np.float32).reshape(4, 3), np.float32(7).reshape(())
-    kinds = Kinds(pieces={"opt.0.m": Piece((4, 3), (0, 0))})
+    kinds = TensorLayout(shards={"opt.0.m": TensorShard((4, 3), (0, 0))})
     file = make_file({"opt.0.m": moment, "opt.0.step": count}, kinds)
-    wish = Wanted((4, 3), (2, 0), (2, 3), (), begins=("opt.0.",))
+    wish = RequestedBoxes((4, 3), (2, 0), (2, 3), (), prefixes=("opt.0.",))
     found = read_file(assembled([file], 0, (wish,)))
     np.testing.assert_array_equal(found["opt.0.m"], moment[2:])
     assert found["opt.0.step"] == 7
@@ -252,17 +274,19 @@ def test_an_optimizers_state_lies_as_its_parameter():
 
 def test_another_shape_is_refused():
     """A script whose layer has grown is told so before anything is copied."""
-    file = make_file({"w": np.zeros((4, 3), np.float32)}, Kinds())
+    file = make_file({"w": np.zeros((4, 3), np.float32)}, TensorLayout())
     with pytest.raises(errors.CheckpointError, match=r"saved with shape \(4, 3\).*\(5, 3\)"):
-        assembled([file], 0, (Wanted((5, 3), (0, 0), (5, 3), ("w",)),))
+        assembled([file], 0, (RequestedBoxes((5, 3), (0, 0), (5, 3), ("w",)),))
 
 
-@pytest.mark.parametrize("piece", [Piece((4,), (3,)), Piece((4, 1), (0, 0)), Piece((4,), (-1,))])
+@pytest.mark.parametrize(
+    "piece", [TensorShard((4,), (3,)), TensorShard((4, 1), (0, 0)), TensorShard((4,), (-1,))]
+)
 def test_a_piece_outside_its_tensor_is_torn(piece):
     """A damaged header does not lead to bytes outside."""
-    data = make_file({"w": np.zeros(2, np.float32)}, Kinds(pieces={"w": piece}))
-    with pytest.raises(errors.TornSnapshot, match="w of shape"):
-        kinds_of(snapshot.read(data))
+    data = make_file({"w": np.zeros(2, np.float32)}, TensorLayout(shards={"w": piece}))
+    with pytest.raises(errors.CorruptSnapshot, match="w of shape"):
+        read_tensor_layout(snapshot.read(data))
 
 
 @EXAMPLES
@@ -278,7 +302,12 @@ def test_all_boxes_of_two_cuts_overlap_in_all_elements(rows, columns, parts):
 
 def test_kinds_survive_their_text():
     """What the trainer writes the sidecar reads."""
-    kinds = Kinds(frozenset({"a"}), {"b": Piece((3, 4), (1, 0), 2)}, ranks=0, common=7)
+    kinds = TensorLayout(
+        frozenset({"a"}),
+        {"b": TensorShard((3, 4), (1, 0), 2)},
+        writes_for_ranks=0,
+        replicated_crc=7,
+    )
     data = make_file({"a": np.zeros(1, np.uint8), "b": np.zeros((2, 4), np.uint8)}, kinds)
-    assert kinds_of(snapshot.read(data)) == kinds
-    assert dataclasses.replace(kinds, own=frozenset()) != kinds
+    assert read_tensor_layout(snapshot.read(data)) == kinds
+    assert dataclasses.replace(kinds, rank_local=frozenset()) != kinds

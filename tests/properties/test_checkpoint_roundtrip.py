@@ -102,14 +102,14 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _write(content: dict[str, object]) -> mmap.mmap:
-    return trainer_slot.written(flatten.take_apart(content))
+    return trainer_slot.written(flatten.flatten(content))
 
 
 def _load(live: dict[str, object], buffer: mmap.mmap, threads: int) -> None:
     found = snapshot.read(memoryview(buffer))
-    tensors = tensor_views.views(buffer, found.tensors)
-    with contextlib.closing(copy_threads.Hands(threads - 1)) as helping:
-        load.Loading(live, found.metadata, tensors, hands=helping).finish()
+    tensors = tensor_views.tensor_views(buffer, found.tensors)
+    with contextlib.closing(copy_threads.CopyThreads(threads - 1)) as helping:
+        load.StateLoader(live, found.metadata, tensors, threads=helping).finish()
 
 
 @_SETTINGS
@@ -117,7 +117,7 @@ def _load(live: dict[str, object], buffer: mmap.mmap, threads: int) -> None:
 def test_plain_data_keeps_its_types(value):
     """Through JSON and back: tuples, int keys, bytes, nan, -0.0, lone surrogates."""
     text = json.dumps(plain_data.encode(value), allow_nan=False)
-    assert _same(plain_data.decode(json.loads(text), plain_data.refuse), value)
+    assert _same(plain_data.decode(json.loads(text), plain_data.reject), value)
 
 
 _NUMPY_WHOLE = [
@@ -136,7 +136,7 @@ def test_numpys_scalars_come_back_as_pythons(kind, number):
     """Of exactly the same value, as a dict's key, too: a schedule that calls numpy makes them."""
     value = kind(number)
     text = json.dumps(plain_data.encode([value, {value: 1}]), allow_nan=False)
-    (found, keys) = plain_data.decode(json.loads(text), plain_data.refuse)
+    (found, keys) = plain_data.decode(json.loads(text), plain_data.reject)
     assert _same(found, value.item())
     assert _same([*keys], [value.item()])
     assert np.array(found, kind).tobytes() == np.array(value).tobytes()
@@ -195,21 +195,21 @@ def test_any_truncation_is_torn():
     whole = bytes(_write({"a": torch.arange(10), "b": {"c": torch.ones(3, dtype=torch.int8)}}))
     snapshot.read(whole)
     for size in range(len(whole)):
-        with pytest.raises(errors.TornSnapshot):
+        with pytest.raises(errors.CorruptSnapshot):
             snapshot.read(whole[:size])
-    with pytest.raises(errors.TornSnapshot):
+    with pytest.raises(errors.CorruptSnapshot):
         snapshot.read(whole + b"x")
 
 
 @_SETTINGS
 @given(st.binary(max_size=300), st.integers(0, 2**64 - 1))
 def test_random_bytes_are_torn_and_nothing_else(data, length):
-    """Whatever the bytes: TornSnapshot, no other error, no snapshot."""
+    """Whatever the bytes: CorruptSnapshot, no other error, no snapshot."""
     for candidate in (data, length.to_bytes(8, "little") + data,
                       len(data).to_bytes(8, "little") + data):  # fmt: skip
         try:
             found = snapshot.read(candidate)
-        except errors.TornSnapshot:
+        except errors.CorruptSnapshot:
             continue
         assert found.length == len(candidate)
         assert not found.tensors
@@ -225,7 +225,7 @@ def test_headers_leave_room_for_counters_and_say_when_it_is_used_up():
 
 def test_plain_data_up_to_the_most_a_header_may_have_comes_back(monkeypatch):
     """Also where no room is left to grow; what is more is refused before it is written."""
-    monkeypatch.setattr(snapshot, "_MOST_HEADER_BYTES", 10_000)
+    monkeypatch.setattr(snapshot, "_MAX_HEADER_BYTES", 10_000)
     entry, taken = snapshot.Entry("a", "U8", (3,), 1), []
     for size in range(7_000, 11_000, 7):
         told = {"state": "x" * size}
@@ -263,7 +263,7 @@ class _Mine:
 def test_what_cannot_be_stored_is_refused_by_its_path(value, told):
     """No pickle, no near miss: the path and the class are named."""
     with pytest.raises(errors.UnsupportedState, match=told):
-        flatten.take_apart({"a": {"b": [0, value]}})
+        flatten.flatten({"a": {"b": [0, value]}})
 
 
 def test_a_state_that_contains_itself_is_refused():
@@ -271,7 +271,7 @@ def test_a_state_that_contains_itself_is_refused():
     endless: list[object] = []
     endless.append(endless)
     with pytest.raises(errors.UnsupportedState, match="contains itself"):
-        flatten.take_apart({"a": endless})
+        flatten.flatten({"a": endless})
 
 
 def test_what_the_checkpoint_lacks_is_named():
@@ -279,6 +279,9 @@ def test_what_the_checkpoint_lacks_is_named():
     buffer = _write({"a": 1})
     found = snapshot.read(memoryview(buffer))
     with pytest.raises(errors.CheckpointError, match=r"state\['model'\] is not in the checkpoint"):
-        load.Loading(
-            {"model": torch.nn.Linear(1, 1)}, found.metadata, {}, hands=copy_threads.Hands(0)
+        load.StateLoader(
+            {"model": torch.nn.Linear(1, 1)},
+            found.metadata,
+            {},
+            threads=copy_threads.CopyThreads(0),
         )

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf import ElasticDataLoader, errors
-from rover_kf.trainer.data.shuffle import InBlocks, Lanes
+from rover_kf.trainer.data.shuffle import BlockInterleave, BlockShuffled
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
-lanes = st.builds(Lanes, st.integers(1, 40), st.integers(1, 30))
+lanes = st.builds(BlockInterleave, st.integers(1, 40), st.integers(1, 30))
 
 
 class Blocked:
@@ -45,11 +45,11 @@ def test_an_order_of_blocks_has_every_sample_once(sizes, over):
     """Of blocks of any sizes, over any lanes; a place alone is what it is among all."""
     if not sum(sizes):
         return
-    order = InBlocks(sizes, over, seed=3, epoch=1)
-    whole = order.at(torch.arange(sum(sizes)))
+    order = BlockShuffled(sizes, over, seed=3, epoch=1)
+    whole = order.samples_at(torch.arange(sum(sizes)))
     assert whole.sort().values.equal(torch.arange(sum(sizes)))
     for place in range(0, sum(sizes), 997):
-        assert order.at(torch.tensor([place])).tolist() == [whole[place]]
+        assert order.samples_at(torch.tensor([place])).tolist() == [whole[place]]
 
 
 @settings(EXAMPLES, max_examples=40)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.api.data import DataPlan, Partition, Progress, Span
-from rover_kf.data_sharding.interval_set import Ranges
-from rover_kf.data_sharding.lease_terms import DUPLICATE, LATE, STALE, Terms
-from rover_kf.data_sharding.ledger import Ledger
+from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
+from rover_kf.data_sharding.interval_set import IntervalSet
+from rover_kf.data_sharding.lease_terms import DUPLICATE, LATE, STALE, LeaseTerms
+from rover_kf.data_sharding.ledger import LeaseLedger
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 WORKERS = ("a", "b", "c")
@@ -29,7 +29,7 @@ edges = st.tuples(st.integers(0, 60), st.integers(0, 60))
 @given(st.lists(st.tuples(st.booleans(), edges), max_size=30), edges)
 def test_ranges_are_a_set_of_numbers(changes, asked):
     """Whatever is put in and taken out: the numbers are those of a set, in the fewest ranges."""
-    ranges, known = Ranges(), set()
+    ranges, known = IntervalSet(), set()
     for puts, (begin, end) in changes:
         numbers = set(range(begin, end))
         changed = ranges.add(begin, end) if puts else ranges.remove(begin, end)
@@ -38,17 +38,17 @@ def test_ranges_are_a_set_of_numbers(changes, asked):
     assert {n for begin, end in ranges for n in range(begin, end)} == known
     assert ranges.total == len(known)
     assert len(ranges) == sum(n - 1 not in known for n in known)
-    inside, outside = ranges.within(*asked), ranges.gaps(*asked)
+    inside, outside = ranges.intersect(*asked), ranges.gaps(*asked)
     assert {n for b, e in inside for n in range(b, e)} == known & set(range(*asked))
     assert {n for b, e in outside for n in range(b, e)} == set(range(*asked)) - known
-    assert Ranges.from_text(ranges.to_text()) == ranges == ranges.copy()
+    assert IntervalSet.from_text(ranges.to_text()) == ranges == ranges.copy()
 
 
 @pytest.mark.parametrize("text", ["1", "1+", "+1", "1+0", "a+1", "1+1,", "-1+2"])
 def test_what_is_no_progress_is_refused(text):
     """By what it is."""
-    with pytest.raises(errors.MessageError, match="is no range"):
-        Ranges.from_text(text)
+    with pytest.raises(errors.ProtocolError, match="is no range"):
+        IntervalSet.from_text(text)
 
 
 class Model:
@@ -56,8 +56,8 @@ class Model:
 
     def __init__(self, size: int, shard: int, tries: int, seconds: float | None) -> None:
         self.plan = DataPlan("train", (Partition("", 0, size),), shard, epochs=2)
-        self.terms = Terms(seconds, tries, retry_seconds=2.0)
-        self.ledger = Ledger(self.plan, generation=1, terms=self.terms)
+        self.terms = LeaseTerms(seconds, tries, retry_seconds=2.0)
+        self.ledger = LeaseLedger(self.plan, generation=1, terms=self.terms)
         self.place = ["todo"] * size
         self.now, self.generation = 0.0, 1
         self.expires = dict.fromkeys(WORKERS, 0.0)
@@ -85,7 +85,7 @@ class Model:
 
     def _report(self, worker: str, number: int) -> None:
         begin = number % (len(self.place) + 1)
-        span = Span("", begin, min(begin + number % 7 + 1, len(self.place)))
+        span = SlotSpan("", begin, min(begin + number % 7 + 1, len(self.place)))
         refused = self.ledger.report(worker, self.generation, [span])
         wrong = {}
         for slot in range(span.begin, span.end):
@@ -93,34 +93,38 @@ class Model:
                 self.place[slot] = "done"
             else:
                 wrong[slot] = self.place[slot] == "done"
-        told = {slot: r.why for r in refused for slot in range(r.span.begin, r.span.end)}
+        told = {slot: r.reason for r in refused for slot in range(r.span.begin, r.span.end)}
         assert told.keys() == wrong.keys()
         for refusal in refused:
             slots = [wrong[s] for s in range(refusal.span.begin, refusal.span.end)]
-            assert refusal.why == (DUPLICATE if all(slots) else LATE)
+            assert refusal.reason == (DUPLICATE if all(slots) else LATE)
 
     def _stale(self, worker: str, number: int) -> None:
-        span = Span("", 0, min(number % 7 + 1, len(self.place)))
+        span = SlotSpan("", 0, min(number % 7 + 1, len(self.place)))
         other = self.generation - 1
-        assert [r.why for r in self.ledger.report(worker, other, [span])] == [STALE]
-        failed = self.ledger.fail(worker, other, span, self.now, "")
+        assert [r.reason for r in self.ledger.report(worker, other, [span])] == [STALE]
+        failed = self.ledger.report_unreadable(worker, other, span, self.now, "")
         assert failed is not None
-        assert failed.why == STALE
+        assert failed.reason == STALE
         with pytest.raises(errors.Conflict):
             self.ledger.lease(worker, other, self.now)
 
     def _fail(self, worker: str, number: int) -> None:
         held = [slot for slot, place in enumerate(self.place) if place == worker]
         if not held:
-            refusal = self.ledger.fail(worker, self.generation, Span("", 0, 1), self.now, "broken")
+            refusal = self.ledger.report_unreadable(
+                worker, self.generation, SlotSpan("", 0, 1), self.now, "broken"
+            )
             assert refusal is not None
-            assert refusal.why == LATE
+            assert refusal.reason == LATE
             return
         begin = end = held[number % len(held)]
         while end in held and end // self.plan.shard == begin // self.plan.shard:
             end += 1
         before = self.ledger.poisoned
-        self.ledger.fail(worker, self.generation, Span("", begin, end), self.now, "broken")
+        self.ledger.report_unreadable(
+            worker, self.generation, SlotSpan("", begin, end), self.now, "broken"
+        )
         aside = self.ledger.poisoned is not before
         for slot in range(begin, end):
             self.place[slot] = "poison" if aside else "later"
@@ -133,31 +137,33 @@ class Model:
         self.ledger.tick(self.now)
         lost = {w for w in WORKERS if self.terms.lease_seconds and self.expires[w] < self.now}
         self.place = ["todo" if place in lost else place for place in self.place]
-        due = self.ledger.lanes[""].todo
+        due = self.ledger.partitions[""].todo
         for slot, place in enumerate(self.place):
-            if place == "later" and due.within(slot, slot + 1):
+            if place == "later" and due.intersect(slot, slot + 1):
                 self.place[slot] = "todo"
 
     def _gone(self, worker: str, _: int) -> None:
-        self.ledger.gone(worker)
+        self.ledger.remove_worker(worker)
         self.place = ["todo" if place == worker else place for place in self.place]
 
     def _save(self, _: str, __: int) -> None:
-        self.saved = codec.loads(Progress, codec.dumps(self.ledger.progress()))
+        self.saved = codec.loads(DataProgress, codec.dumps(self.ledger.progress()))
         self.saved_place = self.place[:]
 
     def _roll_back(self, _: str, __: int) -> None:
         self.generation += 1
-        self.ledger = Ledger(self.plan, self.saved, generation=self.generation, terms=self.terms)
+        self.ledger = LeaseLedger(
+            self.plan, self.saved, generation=self.generation, terms=self.terms
+        )
         kept = ("done", "poison")
         self.place = [place if place in kept else "todo" for place in self.saved_place]
 
     def _turn(self, _: str, __: int) -> None:
         if not self.ledger.finished:
             with pytest.raises(errors.Conflict):
-                self.ledger.turn()
+                self.ledger.next_epoch()
             return
-        self.ledger.turn()
+        self.ledger.next_epoch()
         self.place = ["todo"] * len(self.place)
 
     def _heard(self, worker: str) -> None:
@@ -166,12 +172,12 @@ class Model:
 
     def check(self) -> None:
         """Every slot is where the list has it."""
-        lane = self.ledger.lanes[""]
+        lane = self.ledger.partitions[""]
         for name, ranges in [("todo", lane.todo), ("done", lane.done), ("poison", lane.poison)]:
             assert list(slots(ranges)) == [s for s, place in enumerate(self.place) if place == name]
         for worker in WORKERS:
             account = self.ledger.workers.get(worker)
-            held = account.held.get("", Ranges()) if account else Ranges()
+            held = account.held.get("", IntervalSet()) if account else IntervalSet()
             assert list(slots(held)) == [s for s, p in enumerate(self.place) if p == worker]
         assert self.ledger.finished == all(place in ("done", "poison") for place in self.place)
 
@@ -182,7 +188,7 @@ OPERATIONS = (
 )
 
 
-def slots(ranges: Ranges) -> Iterator[int]:
+def slots(ranges: IntervalSet) -> Iterator[int]:
     """One by one."""
     return (slot for begin, end in ranges for slot in range(begin, end))
 

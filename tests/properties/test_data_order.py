@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rover_kf import errors
 from rover_kf.data_sharding.batches import Batches
-from rover_kf.data_sharding.permutation import MOST, Permutation
+from rover_kf.data_sharding.permutation import MAX_SIZE, Permutation
 from rover_kf.trainer.data.elastic_loader import ElasticDataLoader
 from rover_kf.trainer.data.rank_batches import AT_ONCE
 from rover_kf.trainer.data.shuffle import Shuffled
@@ -31,21 +31,21 @@ seeds = st.integers(-(1 << 70), 1 << 70)
 def test_an_order_has_every_sample_once(size, seed, epoch):
     """Of any size; the places one by one are those all at once."""
     order = Permutation(size, seed, epoch)
-    found = [order.at(position) for position in range(size)]
+    found = [order.value_at(position) for position in range(size)]
     assert sorted(found) == list(range(size))
-    assert Shuffled(size, seed, epoch).at(torch.arange(size)).tolist() == found
+    assert Shuffled(size, seed, epoch).samples_at(torch.arange(size)).tolist() == found
 
 
 @EXAMPLES
-@given(st.integers(1, MOST), seeds, st.data())
+@given(st.integers(1, MAX_SIZE), seeds, st.data())
 def test_any_place_of_a_huge_order_is_at_hand(size, seed, data):
     """In no memory to speak of; different places are different samples, in both ways to compute."""
     order = Permutation(size, seed, 0)
     places = data.draw(st.lists(st.integers(0, size - 1), unique=True, min_size=1, max_size=40))
-    found = [order.at(place) for place in places]
+    found = [order.value_at(place) for place in places]
     assert len(set(found)) == len(places)
     assert all(0 <= sample < size for sample in found)
-    assert Shuffled(size, seed, 0).at(torch.tensor(places)).tolist() == found
+    assert Shuffled(size, seed, 0).samples_at(torch.tensor(places)).tolist() == found
 
 
 def test_orders_look_random():
@@ -55,7 +55,7 @@ def test_orders_look_random():
     places, followers = collections.Counter(), collections.Counter()
     for epoch in range(orders):
         order = Permutation(size, 7, epoch)
-        found = [order.at(place) for place in range(size)]
+        found = [order.value_at(place) for place in range(size)]
         places.update(enumerate(found))
         followers.update(itertools.pairwise(found))
     for counts, cells, total in (
@@ -171,6 +171,6 @@ def _undisturbed(samples: int, batch: int, epochs: int) -> list[list[int]]:
     found = []
     for epoch in range(epochs):
         order = Permutation(samples, 3, epoch)
-        whole = [order.at(place) for place in range(samples)]
+        whole = [order.value_at(place) for place in range(samples)]
         found += [whole[begin : begin + batch] for begin in range(0, samples, batch)]
     return found

@@ -10,10 +10,10 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.data import DataPlan, Partition, Progress
-from rover_kf.data_sharding.dispatcher import Desk
-from rover_kf.data_sharding.ledger import portion
-from rover_kf.data_sharding.worker_view import Holder, Place
+from rover_kf.api.data import DataPlan, DataProgress, Partition
+from rover_kf.data_sharding.dispatcher import ShardDispatcher
+from rover_kf.data_sharding.ledger import guided_chunk
+from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ, max_examples=60)
 PLAN = DataPlan("train", (Partition("", 0, 24_000),), 160, 1)
@@ -30,11 +30,13 @@ class Worker:
         cost: seconds a sample.
     """
 
-    def __init__(self, desk: Desk, rank: int, world: int, cost: float) -> None:
-        self.holder = Holder(PLAN, Place(1, rank, world, "p"), shared=True, least=BATCH)
+    def __init__(self, desk: ShardDispatcher, rank: int, world: int, cost: float) -> None:
+        self.holder = LeaseTracker(
+            PLAN, WorkerIdentity(1, rank, world, "p"), shared=True, batch_slots=BATCH
+        )
         self._desk, self._cost = desk, cost
         self._batch, self.asked, self.used = None, 0, 0
-        desk.register(self.holder.registration(Progress()), 0.0)
+        desk.register(self.holder.registration(DataProgress()), 0.0)
         self.holder.registered = True
 
     def act(self, now: float) -> float | None:
@@ -42,9 +44,9 @@ class Worker:
         if self._batch is not None:
             self.holder.used([self._batch])
             self.used += self._batch.size
-        if self.holder.lacking(2 * PLAN.shard) or self.holder.has_news:
+        if self.holder.missing_slots(2 * PLAN.shard) or self.holder.has_reports:
             self._ask(now)
-        self._batch = self.holder.take(BATCH)
+        self._batch = self.holder.claim(BATCH)
         if self._batch is not None:
             return self._cost * self._batch.size
         if not self.holder.finished:
@@ -52,9 +54,9 @@ class Worker:
         return None if self.holder.finished else IDLE_SECONDS
 
     def _ask(self, now: float) -> None:
-        wanted = -(-self.holder.lacking(2 * PLAN.shard) // PLAN.shard)
+        wanted = -(-self.holder.missing_slots(2 * PLAN.shard) // PLAN.shard)
         self.asked += bool(wanted)
-        self.holder.absorb(self._desk.ask(self.holder.request(wanted), now))
+        self.holder.on_reply(self._desk.handle_request(self.holder.request(wanted), now))
 
 
 @EXAMPLES
@@ -62,7 +64,7 @@ class Worker:
 def test_fast_and_slow_end_together(costs):
     """Within two batches of the slowest, and one look of whom nothing is left for; all is used
     once. Nobody asks much more often than shards are lent."""
-    desk = Desk()
+    desk = ShardDispatcher()
     workers = [Worker(desk, rank, len(costs), cost) for rank, cost in enumerate(costs)]
     due = [(0.0, rank) for rank in range(len(costs))]
     now = 0.0
@@ -84,6 +86,9 @@ def test_fast_and_slow_end_together(costs):
 @given(st.integers(0, 10**12), st.lists(st.integers(0, 10**9), min_size=1), st.integers(1, 4096))
 def test_a_portion_is_half_of_what_goes_with_the_speed(left, used, least):
     """All portions together are at most half of the rest, but for what everybody needs to go on."""
-    found = [portion(left, own=own, used=sum(used), workers=len(used), least=least) for own in used]
+    found = [
+        guided_chunk(left, worker_used=own, used=sum(used), workers=len(used), batch_slots=least)
+        for own in used
+    ]
     assert min(found) >= 2 * least
     assert sum(found) <= left // 2 + 2 * least * len(used)

@@ -53,10 +53,10 @@ def test_no_room_is_left_that_a_job_would_gain_by(jobs, capacity):
     for job in jobs:
         size = found[job.name]
         if not size:
-            assert job.fewest > free
+            assert job.min_replicas > free
         for larger in job.rates:
             if size and size < larger <= size + free:
-                assert job.worth(larger) <= job.worth(size)
+                assert job.value(larger) <= job.value(size)
 
 
 @settings(max_examples=60, deadline=None)
@@ -64,8 +64,8 @@ def test_no_room_is_left_that_a_job_would_gain_by(jobs, capacity):
 def test_all_shrink_before_one_waits(jobs, capacity):
     """While all fewest replicas fit together, every job has at least its own."""
     found = allocate(jobs, capacity)
-    if sum(job.fewest for job in jobs) <= capacity:
-        assert all(found[job.name] >= job.fewest for job in jobs)
+    if sum(job.min_replicas for job in jobs) <= capacity:
+        assert all(found[job.name] >= job.min_replicas for job in jobs)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever bytes stand in a slot or on storage: what they say, or TornSnapshot; never more memory
+"""Whatever bytes stand in a slot or on storage: what they say,
+ or CorruptSnapshot; never more memory
 or time than the bytes are worth, and never a file of another place."""
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.checkpoint.arena.slot_record import CONTROL_BYTES, Control
+from rover_kf.checkpoint.arena.slot_record import CONTROL_BYTES, SlotRecord
 from rover_kf.checkpoint.format import (
     checksum,
     manifest,
@@ -26,7 +27,7 @@ from rover_kf.checkpoint.format import (
     snapshot,
     tensor_layout,
 )
-from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from tests.support.malformed_messages import (
     BUDGET,
@@ -38,7 +39,7 @@ from tests.support.malformed_messages import (
     rubbish,
 )
 
-FOLDER = Folder(1, 7, "/checkpoints/job/step-000000000007-1")
+FOLDER = CheckpointFolder(1, 7, "/checkpoints/job/step-000000000007-1")
 TENSOR = st.fixed_dictionaries(
     {
         "dtype": st.sampled_from([*snapshot.WIDTHS, "?"]),
@@ -55,13 +56,13 @@ HEADER = st.fixed_dictionaries(
                 snapshot.TYPES_KEY: st.dictionaries(st.sampled_from("ab"), anything).map(
                     json.dumps
                 ),
-                tensor_layout.KEY: st.fixed_dictionaries(
+                tensor_layout.LAYOUT_KEY: st.fixed_dictionaries(
                     {
                         "own": st.lists(st.sampled_from("ab")),
                         "pieces": st.dictionaries(st.sampled_from("ab"), PIECE),
                     }
                 ).map(json.dumps),
-                metrics.KEY: anything.map(json.dumps),
+                metrics.METRICS_KEY: anything.map(json.dumps),
                 snapshot.STATE_KEY: anything.map(json.dumps),
             },
         )
@@ -80,12 +81,12 @@ def look(data: bytes) -> bool:
     """Read all that a reader reads of a header; whether it was taken."""
     try:
         found = snapshot.read(data)
-        tensor_layout.kinds_of(found)
-        metrics.of(found)
+        tensor_layout.read_tensor_layout(found)
+        metrics.read_metrics(found)
         text = found.metadata.get(snapshot.STATE_KEY)
         if text is not None:
             plain_data.decode(plain_data.parse(text), lambda name: name)
-    except errors.TornSnapshot:
+    except errors.CorruptSnapshot:
         return False
     ends = [place.end for place in found.tensors.values()]
     assert max(ends, default=len(data)) == len(data)
@@ -120,14 +121,14 @@ def test_plain_data_that_was_not_encoded_is_refused(data):
     """What a state is restored from."""
     try:
         plain_data.decode(data, lambda name: name)
-    except errors.TornSnapshot:
+    except errors.CorruptSnapshot:
         return
 
 
 @pytest.mark.parametrize("text", ["[" * 20_000, '{"l":[' * 20_000, "nonsense", '{"l":1}', "\ud800"])
 def test_a_state_that_cannot_be_read_is_torn(text):
     """However deep it is nested."""
-    with pytest.raises(errors.TornSnapshot):
+    with pytest.raises(errors.CorruptSnapshot):
         plain_data.decode(plain_data.parse(text), lambda name: name)
 
 
@@ -138,7 +139,7 @@ def test_a_header_cannot_ask_for_more_memory_than_it_has_bytes():
     for data in (whole(b"", 2**63), whole(as_bytes(huge)), whole(as_bytes(many)), whole(DEEP)):
         tracemalloc.start()
         try:
-            with pytest.raises(errors.TornSnapshot):
+            with pytest.raises(errors.CorruptSnapshot):
                 snapshot.read(data)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
@@ -162,7 +163,7 @@ def test_a_manifest_with_a_strange_part_is_read_or_refused():
         data = as_bytes({"manifest": content, "crc32c": checksum.extend(0, body)})
         try:
             found = manifest.from_bytes(data, FOLDER)
-        except errors.TornSnapshot:
+        except errors.CorruptSnapshot:
             counts[False] += 1
             return
         counts[True] += 1
@@ -177,7 +178,7 @@ def test_a_manifest_with_a_strange_part_is_read_or_refused():
 @given(rubbish)
 def test_bytes_that_are_no_manifest_are_refused(data):
     """Any bytes."""
-    with pytest.raises(errors.TornSnapshot):
+    with pytest.raises(errors.CorruptSnapshot):
         manifest.from_bytes(data, FOLDER)
 
 
@@ -190,11 +191,11 @@ def test_bytes_that_are_no_manifest_are_refused(data):
 def test_a_file_of_another_place_is_not_named(name):
     """Neither read from a manifest nor written into one."""
     content = Manifest(7, 1, 1, replicated=True, files=(RankFile(0, name, 1, 1),))
-    with pytest.raises(errors.MessageError, match="name of a rank's file"):
+    with pytest.raises(errors.ProtocolError, match="name of a rank's file"):
         manifest.to_bytes(content)
     body = json.dumps(codec.encode(content), sort_keys=True, separators=(",", ":")).encode()
     data = as_bytes({"manifest": codec.encode(content), "crc32c": checksum.extend(0, body)})
-    with pytest.raises(errors.TornSnapshot, match="names a file"):
+    with pytest.raises(errors.CorruptSnapshot, match="names a file"):
         manifest.from_bytes(data, FOLDER)
 
 
@@ -230,7 +231,7 @@ def test_links_on_storage_lead_nowhere(tmp_path):
     path = tmp_path / "job" / folder.name / file.name
     path.unlink()
     path.symlink_to(secret / "token")  # the same bytes: its checksum is right
-    with pytest.raises((errors.TornSnapshot, errors.StorageFailed)):
+    with pytest.raises((errors.CorruptSnapshot, errors.StorageError)):
         storage.verify(folder)
     real = tmp_path / "job" / folder.name
     real.rename(secret / folder.name)
@@ -246,8 +247,8 @@ def test_a_control_file_of_any_bytes_is_read(tmp_path_factory, data):
     """What is no record counts as none."""
     path = tmp_path_factory.getbasetemp() / "control"
     path.write_bytes(data)
-    for seal in Control(path).read():
-        assert seal is None or Control(path).read_checksum(seal) is None
+    for seal in SlotRecord(path).read():
+        assert seal is None or SlotRecord(path).read_checksum(seal) is None
 
 
 def test_a_forged_record_says_no_more_than_a_slot_has(tmp_path):
@@ -257,14 +258,14 @@ def test_a_forged_record_says_no_more_than_a_slot_has(tmp_path):
     path = tmp_path / "control"
     body = struct.pack("<8sHHIQQQIIII", b"ROVERSL1", 1, 0, 1, 1, 1, 2**63, 0, 1, 1, 0)
     path.write_bytes((body + struct.pack("<I", zlib.crc32(body))).ljust(CONTROL_BYTES, b"\0"))
-    (seal, _) = Control(path).read()
+    (seal, _) = SlotRecord(path).read()
     assert seal is not None
     (tmp_path / "slot-0").write_bytes(b"x" * 100)
     descriptor = os.open(tmp_path / "slot-0", os.O_RDONLY)
     try:
-        with pytest.raises(errors.TornSnapshot):
-            chunks.mapped(descriptor, seal.length)
-        with pytest.raises(errors.TornSnapshot):
+        with pytest.raises(errors.CorruptSnapshot):
+            chunks.map_readonly(descriptor, seal.length)
+        with pytest.raises(errors.CorruptSnapshot):
             for _ in chunks.read(descriptor, 0, seal.length):
                 pass
     finally:

@@ -28,7 +28,7 @@ from rover_kf.injection.limits.manifest_cpu import CPU
 from rover_kf.injection.policy.rover_policy import RoverPolicy, keys
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.reconcilers import status_annotation
-from rover_kf.trainer.gc_pause import without_collection
+from rover_kf.trainer.gc_pause import gc_paused
 from rover_kf.webhook import admission
 from tests.support.jobs.job_manifests import make_job
 from tests.support.malformed_messages import (
@@ -135,11 +135,11 @@ def test_processes_that_are_no_number_are_one(value):
     st.sampled_from([{}, {"fieldManager": "kubectl-client-side-apply"}, 3]),
 )
 def test_any_review_is_answered(job, old, operation, options):
-    """Allowed or refused, under its uid; a request that is none is a MessageError."""
+    """Allowed or refused, under its uid; a request that is none is a ProtocolError."""
     request = {"uid": "1", "object": job, "oldObject": old, "operation": operation}
     try:
         answer = admission.review({"request": request | {"options": options}}, settings=SETTINGS)
-    except errors.MessageError:
+    except errors.ProtocolError:
         return
     assert answer["response"]["uid"] == "1"
     assert isinstance(answer["response"]["allowed"], bool)
@@ -150,7 +150,7 @@ def test_any_review_is_answered(job, old, operation, options):
 @given(anything)
 def test_what_is_no_review_is_a_message_error(review):
     """Anything that is JSON."""
-    with pytest.raises(errors.MessageError):
+    with pytest.raises(errors.ProtocolError):
         admission.review(review, settings=SETTINGS)
 
 
@@ -193,7 +193,7 @@ def test_any_annotation_is_read_or_refused():
 def test_a_quantity_takes_no_longer_than_its_text(value):
     """An exponent must not become as many digits."""
     # One search for garbage among all that other tests have left may take as long.
-    with without_collection():
+    with gc_paused():
         begun = time.process_time()
         for read in (quantities.parse_bytes, quantities.parse_seconds):
             try:

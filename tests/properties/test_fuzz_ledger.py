@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.api.data import DataPlan, Partition, Progress, Span
+from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
 from rover_kf.api.leases import LeaseRequest, RegisterData
-from rover_kf.data_sharding.dispatcher import Desk
-from rover_kf.data_sharding.interval_set import Ranges
-from rover_kf.data_sharding.ledger import Ledger
+from rover_kf.data_sharding.dispatcher import ShardDispatcher
+from rover_kf.data_sharding.interval_set import IntervalSet
+from rover_kf.data_sharding.ledger import LeaseLedger
 from tests.support.malformed_messages import BUDGET, as_bytes, damaged, plain
 
 WORKERS = ("0/a", "1/b")
@@ -81,10 +81,10 @@ requests = st.fixed_dictionaries(
 def test_any_text_of_ranges_is_read_or_refused(text):
     """What was read is written as text that says the same."""
     try:
-        found = Ranges.from_text(text)
-    except errors.MessageError:
+        found = IntervalSet.from_text(text)
+    except errors.ProtocolError:
         return
-    assert Ranges.from_text(found.to_text()) == found
+    assert IntervalSet.from_text(found.to_text()) == found
     assert len(found) <= text.count("+")
 
 
@@ -93,7 +93,7 @@ def test_a_ledger_takes_no_more_than_its_text():
     plan = DataPlan("train", (Partition("left", 0, 10**19),), 4)
     tracemalloc.start()
     try:
-        ledger = Ledger(plan, Progress(done={"left": "0+" + "9" * 18}))
+        ledger = LeaseLedger(plan, DataProgress(done={"left": "0+" + "9" * 18}))
         assert ledger.lease("0/a", 0, 0.0)
         most = tracemalloc.get_traced_memory()[1]
     finally:
@@ -109,26 +109,26 @@ def test_a_strange_progress_is_gone_on_with_or_refused():
     @given(st.sampled_from(PLANS), progresses)
     def check(plan, value):
         try:
-            ledger = Ledger(plan, codec.loads(Progress, as_bytes(value)), generation=1)
+            ledger = LeaseLedger(plan, codec.loads(DataProgress, as_bytes(value)), generation=1)
         except errors.RoverError as refusal:
             counts[type(refusal).__name__] += 1
             return
         counts["gone on with"] += 1
         whole(ledger)
-        again = Ledger(plan, ledger.progress(), generation=2)
+        again = LeaseLedger(plan, ledger.progress(), generation=2)
         assert again.progress() == ledger.progress()
 
     check()
     print(f"a progress: {dict(counts)}")
-    assert set(counts) == {"MessageError", "CheckpointError", "gone on with"}
+    assert set(counts) == {"ProtocolError", "CheckpointError", "gone on with"}
 
 
 def test_slots_that_a_stream_lost_are_not_done_and_set_aside():
     """Nobody writes that of slots that are still there; neither of older ones."""
     plan = DataPlan("train", (Partition("stream", 5, 20, bounded=False),), 8)
-    Ledger(plan, Progress(done={"stream": "0+1"}, poison={"stream": "1+2"}))
+    LeaseLedger(plan, DataProgress(done={"stream": "0+1"}, poison={"stream": "1+2"}))
     with pytest.raises(errors.CheckpointError, match=r"slots 0 to 1 of .* done and set aside"):
-        Ledger(plan, Progress(done={"stream": "0+1"}, poison={"stream": "0+2"}))
+        LeaseLedger(plan, DataProgress(done={"stream": "0+1"}, poison={"stream": "0+2"}))
 
 
 def test_whatever_workers_say_no_slot_is_in_two_places():
@@ -141,7 +141,7 @@ def test_whatever_workers_say_no_slot_is_in_two_places():
         desk = opened(plan, shared=shared)
         for number, value in enumerate(values):
             try:
-                desk.ask(codec.loads(LeaseRequest, as_bytes(value)), float(number))
+                desk.handle_request(codec.loads(LeaseRequest, as_bytes(value)), float(number))
             except errors.RoverError as refusal:
                 counts[type(refusal).__name__] += 1
             else:
@@ -151,7 +151,7 @@ def test_whatever_workers_say_no_slot_is_in_two_places():
 
     check()
     print(f"requests to the desk: {dict(counts)}")
-    assert {"MessageError", "Conflict", "answered"} <= set(counts)
+    assert {"ProtocolError", "Conflict", "answered"} <= set(counts)
 
 
 @BUDGET
@@ -171,39 +171,41 @@ def test_whoever_registers_spoils_no_ledger(values):
 def test_a_worker_of_a_strange_name_is_asked_to_register(worker):
     """Nobody of that name has."""
     desk = opened(PLANS[0], shared=False)
-    assert desk.ask(LeaseRequest("train", 1, worker, 0, 1, 0), 0.0).state == "register"
+    assert desk.handle_request(LeaseRequest("train", 1, worker, 0, 1, 0), 0.0).state == "register"
 
 
-def opened(plan: DataPlan, *, shared: bool) -> Desk:
+def opened(plan: DataPlan, *, shared: bool) -> ShardDispatcher:
     """A desk at which two ranks have registered, one of which holds spans."""
-    desk = Desk()
+    desk = ShardDispatcher()
     for rank, worker in enumerate(WORKERS):
-        desk.register(RegisterData(plan, 1, rank, 2, worker, Progress(), shared=shared), 0.0)
-    assert desk.ask(LeaseRequest("train", 1, WORKERS[0], 0, 1, 0, wanted=2), 0.0).leases
+        desk.register(RegisterData(plan, 1, rank, 2, worker, DataProgress(), shared=shared), 0.0)
+    assert desk.handle_request(
+        LeaseRequest("train", 1, WORKERS[0], 0, 1, 0, max_spans=2), 0.0
+    ).leases
     return desk
 
 
-def whole(ledger: Ledger | None) -> None:
+def whole(ledger: LeaseLedger | None) -> None:
     """Each slot of a partition is in exactly one place."""
     assert ledger is not None
     ledger = copy.deepcopy(ledger)
     ledger.tick(1e12)  # slots that wait for another try have no other place
-    for name, lane in ledger.lanes.items():
-        held = [account.held.get(name, Ranges()) for account in ledger.workers.values()]
+    for name, lane in ledger.partitions.items():
+        held = [account.held.get(name, IntervalSet()) for account in ledger.workers.values()]
         places = [lane.todo, lane.done, lane.poison, *held]
-        together = Ranges(piece for place in places for piece in place)
+        together = IntervalSet(piece for place in places for piece in place)
         assert together.total == sum(place.total for place in places), name
         first = lane.partition.begin
         if lane.partition.bounded:
             assert list(together) == [(first, lane.partition.end)]
         else:  # what it no longer has may be done
-            assert together.within(first, lane.end) == [(first, lane.end)]
+            assert together.intersect(first, lane.end) == [(first, lane.end)]
     assert all(span.size > 0 for span in _leased(ledger))
 
 
-def _leased(ledger: Ledger) -> list[Span]:
+def _leased(ledger: LeaseLedger) -> list[SlotSpan]:
     return [
-        Span(name, begin, end)
+        SlotSpan(name, begin, end)
         for account in ledger.workers.values()
         for name, ranges in account.held.items()
         for begin, end in ranges

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever bytes another process sends in a message's place: that message, or MessageError."""
+"""Whatever bytes another process sends in a message's place: that message, or ProtocolError."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(kind, data):
     """The message; None if it is refused as it has to be."""
     try:
         found = codec.loads(kind, data)
-    except errors.MessageError:
+    except errors.ProtocolError:
         return None
     assert isinstance(found, kind)
     # What was taken can be sent on, and is the same at the other end.
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_said(data, why):
         data = as_bytes(whole)[:-1] + b', "' + other + b'": 1, ' + data[1:]
     tracemalloc.start()
     try:
-        with pytest.raises(errors.MessageError, match=why):
+        with pytest.raises(errors.ProtocolError, match=why):
             codec.loads(kind, data)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -102,6 +102,6 @@ def test_text_that_utf8_lacks_is_written_out():
 @given(st.integers(100, 599), rubbish)
 def test_a_refusal_is_an_error_of_ours(status, body):
     """Whatever a server answers with."""
-    found = error_wire.from_bytes(status, body, unreadable=errors.ClusterUnavailable)
+    found = error_wire.decode_error(status, body, unreadable=errors.ClusterUnavailable)
     assert isinstance(found, errors.RoverError)
     assert len(str(found)) < 3000 + len(body)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api import codec
-from rover_kf.api.coordinator_state import TelemetryMemory
+from rover_kf.api.coordinator_state import TelemetryState
 from rover_kf.api.membership import Member, Round
 from rover_kf.api.samples import StepReport, StepSample
 from rover_kf.coordinator.telemetry import Telemetry
@@ -50,15 +50,15 @@ class Coordinator:
         if what == "formed":
             self.round += 1
             self.step = max(self.step - 3, 0)
-            self.telemetry.formed(Round(self.round, MEMBERS, RANKS, "host", 1), self.now)
+            self.telemetry.on_round_started(Round(self.round, MEMBERS, RANKS, "host", 1), self.now)
         elif what == "broken":
-            self.telemetry.broken(self.now, planned=bool(given[0]))
+            self.telemetry.on_round_ended(self.now, planned=bool(given[0]))
         elif what == "missing":
             self.telemetry.pods_missing(self.now, missing=bool(given[0]))
         elif what == "restart":
-            text = codec.dumps(self.telemetry.remember())
+            text = codec.dumps(self.telemetry.export_state())
             self.telemetry = Telemetry(5.0, self.now + 1e-3)
-            self.telemetry.recall(codec.loads(TelemetryMemory, text))
+            self.telemetry.import_state(codec.loads(TelemetryState, text))
         elif what == "restart, nothing kept":
             self.telemetry = Telemetry(5.0, self.now)
             self.began = self.now

@@ -16,7 +16,7 @@ from rover_kf.history.store import SqlHistory
 # Surrogates are no UTF-8 and cannot come over JSON; NUL is refused by PostgreSQL's text.
 words = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40)
 st.register_type_strategy(str, words)
-st.register_type_strategy(int, st.integers(codec.LEAST_INTEGER, codec.MOST_INTEGER))
+st.register_type_strategy(int, st.integers(codec.MIN_INTEGER, codec.MAX_INTEGER))
 st.register_type_strategy(float, st.floats(-1e12, 1e12, allow_nan=False))
 made = st.builds(records.RunRecord)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.samples import Throughput
-from rover_kf.history.downsampling import pack
+from rover_kf.history.downsampling import downsample
 from rover_kf.scaling import window_medians
 
 SECONDS, MOST = 60.0, 64
@@ -64,7 +64,7 @@ def packed(whole, every=20) -> tuple[Throughput, ...]:
     """As a record comes to hold them, so many at a look."""
     kept: tuple[Throughput, ...] = ()
     for at in range(0, len(whole), every):
-        kept = pack((*kept, *whole[at : at + every]), MOST)
+        kept = downsample((*kept, *whole[at : at + every]), MOST)
     return kept
 
 
@@ -95,7 +95,10 @@ def test_what_each_size_showed_is_not_forgotten(rows):
     pace as before; a slow one among them is not what counts."""
     once = {(nodes, each or 16): rest for nodes, each, *rest in rows}
     whole = course([(*key, *rest) for key, rest in once.items()])
-    before, after = window_medians.medians(whole), window_medians.medians(packed(whole))
+    before, after = (
+        window_medians.compute_medians(whole),
+        window_medians.compute_medians(packed(whole)),
+    )
     assert [one.world_size for one in after] == [one.world_size for one in before]
     for one, other in zip(before, after, strict=True):
         assert other.global_batch == pytest.approx(one.global_batch)

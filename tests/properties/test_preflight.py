@@ -19,24 +19,24 @@ from rover_kf.api.faults.node_check_messages import (
     UNCLEAR,
     CheckRequest,
     CheckResult,
-    Measured,
-    PairMeasured,
-    Preflight,
+    NodeCheckReport,
+    PairMeasurement,
+    PodMeasurement,
 )
 from rover_kf.api.membership import Member
 from rover_kf.elastic.node_check import fleet
 from rover_kf.elastic.node_check.check import (
     MARGIN_SECONDS,
-    Check,
     CheckLimits,
-    shortened,
-    summary,
+    NodeCheck,
+    summarize,
+    truncate,
 )
-from rover_kf.elastic.node_check.fleet import Fleet
-from rover_kf.elastic.node_check.measurements import Evidence
-from rover_kf.elastic.node_check.pairing import MOST_ROUNDS, next_pairs
-from rover_kf.elastic.node_check.verdict import judge
-from rover_kf.trainer.gc_pause import without_collection
+from rover_kf.elastic.node_check.fleet import FleetBaselines
+from rover_kf.elastic.node_check.measurements import CheckEvidence
+from rover_kf.elastic.node_check.pairing import MAX_ROUNDS, next_pairs
+from rover_kf.elastic.node_check.verdict import pod_verdicts
+from rover_kf.trainer.gc_pause import gc_paused
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 MATMUL, REDUCE = 0.01, 0.02
@@ -57,29 +57,29 @@ class Place:
     def alone(self, node):
         kind = self.bad.get(node)
         if kind == "cannot compute":
-            return Measured(f"pod-{node}", node, "cpu", None, "wrong product")
+            return PodMeasurement(f"pod-{node}", node, "cpu", None, "wrong product")
         factor = 4.0 if kind == "computes slowly" else 1.0
-        return Measured(f"pod-{node}", node, "cpu", MATMUL * factor * self._scatter())
+        return PodMeasurement(f"pod-{node}", node, "cpu", MATMUL * factor * self._scatter())
 
     def together(self, one, other):
         kinds = {self.bad.get(one), self.bad.get(other)}
         pods = (f"pod-{one}", f"pod-{other}")
         if "no network" in kinds:
-            return PairMeasured(*pods, None, "no end within 10 s")
+            return PairMeasurement(*pods, None, "no end within 10 s")
         factor = 6.0 if kinds & {"slow network", "computes slowly"} else 1.0
-        return PairMeasured(*pods, REDUCE * factor * self._scatter())
+        return PairMeasurement(*pods, REDUCE * factor * self._scatter())
 
     def check(self, nodes, known=None):
         """All rounds; the check, how many rounds it took, and what the pods met."""
         pods = tuple(self.alone(node) for node in nodes)
         pairs, rounds = (), 0
-        while made := next_pairs(Evidence(pods, pairs), rounds):
+        while made := next_pairs(CheckEvidence(pods, pairs), rounds):
             met = [name for pair in made for name in pair]
             assert len(met) == len(set(met))
             rounds += 1
             pairs += tuple(self.together(*(name[4:] for name in pair)) for pair in made)
-        verdicts = judge(Evidence(pods, pairs, known or Fleet()))
-        return Preflight(1000.0, 1.0, pods, pairs, verdicts), rounds
+        verdicts = pod_verdicts(CheckEvidence(pods, pairs, known or FleetBaselines()))
+        return NodeCheckReport(1000.0, 1.0, pods, pairs, verdicts), rounds
 
     def _scatter(self):
         return self.chance.uniform(1.0, 1.2)
@@ -126,7 +126,7 @@ def test_one_bad_node_of_two_is_found_with_history(data, kind, count, seed):
     place = Place({bad: kind}, seed)
     others = [[f"m{index}" for index in range(start, start + 8)] for start in (0, 4)]
     earlier = [place.check(those)[0] for those in (*others, [bad, "m1"], nodes)]
-    check, _ = place.check(nodes, fleet.gather(earlier, 1500.0))
+    check, _ = place.check(nodes, fleet.collect_baselines(earlier, 1500.0))
     assert blamed(check) == {bad}
 
 
@@ -137,7 +137,7 @@ def test_no_good_node_is_blamed(nodes, data, seed):
     bad = data.draw(st.sets(st.sampled_from(nodes)))
     check, rounds = Place(dict.fromkeys(bad, "no network"), seed).check(nodes)
     assert blamed(check) <= bad
-    assert rounds <= MOST_ROUNDS
+    assert rounds <= MAX_ROUNDS
 
 
 @EXAMPLES
@@ -145,7 +145,7 @@ def test_no_good_node_is_blamed(nodes, data, seed):
 def test_what_is_bad_everywhere_is_nobodys_fault(nodes, data, seed):
     """No pair works (a wrong interface, a firewall), or all are slower than other jobs: unclear."""
     kind = data.draw(st.sampled_from(("no network", "computes slowly")))
-    usual = Fleet({"cpu": MATMUL}, {"cpu": REDUCE})
+    usual = FleetBaselines({"cpu": MATMUL}, {"cpu": REDUCE})
     check, _ = Place(dict.fromkeys(nodes, kind), seed).check(nodes, usual)
     assert {one.verdict for one in check.verdicts} == {UNCLEAR}
 
@@ -158,7 +158,7 @@ def test_a_large_job_costs_as_much_for_each_pod():
     seconds = {}
     for count in (1334, 4001):
         # One search for garbage among all that other tests have left takes ten times as long.
-        with without_collection():
+        with gc_paused():
             began = time.process_time()
             check, rounds = place.check(nodes[:count])
             seconds[count] = time.process_time() - began
@@ -166,7 +166,7 @@ def test_a_large_job_costs_as_much_for_each_pod():
         assert rounds <= 3
     print(seconds)
     assert seconds[4001] < 9 * seconds[1334]
-    kept = shortened(check, 64)
+    kept = truncate(check, 64)
     assert (len(kept.pods), len(kept.verdicts)) == (64, 64)
     assert blamed(kept) == {"n1234"}
 
@@ -174,8 +174,8 @@ def test_a_large_job_costs_as_much_for_each_pod():
 def test_old_pairs_and_few_figures_say_nothing():
     """A pair of the day before yesterday is forgotten; two figures make nothing usual."""
     check, _ = Place({}).check(["a", "b"])
-    known = fleet.gather([check], check.at + 2 * fleet.FRESH_SECONDS)
-    assert known == Fleet()
+    known = fleet.collect_baselines([check], check.at + 2 * fleet.FRESH_SECONDS)
+    assert known == FleetBaselines()
 
 
 class Launchers:
@@ -185,7 +185,7 @@ class Launchers:
         self.place, self.nodes, self.silent = place, nodes, silent
         self.chance = random.Random(seed)
         self.limits = CheckLimits(gather=5.0, measure=4.0)
-        self.check = Check("c", len(nodes), self.limits, 0.0)
+        self.check = NodeCheck("c", len(nodes), self.limits, 0.0)
         self.results, self.ready, self.through = {}, dict.fromkeys(nodes, 0.0), {}
 
     def run(self):
@@ -205,7 +205,7 @@ class Launchers:
             return  # the request was lost
         member = Member(f"pod-{node}", "1", 0, 1, node)
         request = CheckRequest(member, node, 1, self.results.get(node))
-        reply = self.check.ask(request, now)
+        reply = self.check.handle_request(request, now)
         if self.chance.random() < 0.1:
             return  # the answer was
         if reply.action == "go":
@@ -218,13 +218,13 @@ class Launchers:
 
     def _measured(self, node, task):
         alone = self.place.alone(node)
-        together = PairMeasured(node, node)
+        together = PairMeasurement(node, node)
         if task.world_size:
-            (pair,) = (pair for pair in self.check.meeting if f"pod-{node}" in pair)
+            (pair,) = (pair for pair in self.check.current_pairs if f"pod-{node}" in pair)
             assert f"pod-{task.store_host}" == pair[0]
             together = self.place.together(*(pod.removeprefix("pod-") for pod in pair))
             if self.silent & {pod.removeprefix("pod-") for pod in pair}:
-                together = PairMeasured(*pair, None, "nobody came")
+                together = PairMeasurement(*pair, None, "nobody came")
         return CheckResult(
             task.check,
             task.round,
@@ -264,7 +264,7 @@ def test_a_check_ends_and_blames_the_right_ones(count, data, seed):
     launchers = Launchers(Place(dict.fromkeys(bad, kind), seed), nodes, silent, seed)
     took = launchers.run()
     limits = launchers.limits
-    assert took <= limits.gather + MOST_ROUNDS * (limits.measure + MARGIN_SECONDS)
+    assert took <= limits.gather + MAX_ROUNDS * (limits.measure + MARGIN_SECONDS)
     result = launchers.check.result
     assert result
     found = blamed(result)
@@ -273,4 +273,4 @@ def test_a_check_ends_and_blames_the_right_ones(count, data, seed):
         assert found == bad
     unclear = {one.node for one in result.verdicts if one.verdict == UNCLEAR}
     assert silent <= unclear
-    assert str(len(nodes)) in summary(result)
+    assert str(len(nodes)) in summarize(result)

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.limits import Room
+from rover_kf.api.limits import Headroom
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.recommender import similar_runs
-from rover_kf.recommender.constraints import Constraints, need
-from rover_kf.recommender.gpu_memory import Device
-from rover_kf.recommender.job_signature import JobFacts
-from rover_kf.recommender.parallelism_memory import PRECISIONS, STRATEGIES, Way
+from rover_kf.recommender.constraints import Constraints, required
+from rover_kf.recommender.gpu_memory import DeviceMemoryModel
+from rover_kf.recommender.job_signature import JobSpec
+from rover_kf.recommender.parallelism_memory import PRECISIONS, STRATEGIES, ParallelConfig
 from rover_kf.recommender.price import PriceTable
-from rover_kf.recommender.process_tree import Footprint
+from rover_kf.recommender.process_tree import MemoryFootprint
 from rover_kf.recommender.profile import ModelState, Profile, Trial
-from rover_kf.recommender.recommend import combine
+from rover_kf.recommender.recommend import combine_evidence
 
 SIGNATURE = JobSignature("team", "digits", "PyTorchJob", "img", "python t.py", 1, 0)
 ALWAYS = ("replicas", "processes", "cpu", "memory", "arena", "replica", "checkpoint_every")
@@ -62,7 +62,7 @@ runs = st.builds(
     st.sampled_from([None, False, True]),
 )
 facts = st.builds(
-    lambda low, span, replicas, asked: JobFacts(
+    lambda low, span, replicas, asked: JobSpec(
         SIGNATURE,
         {"replicas": float(replicas), **asked},
         0,
@@ -86,7 +86,7 @@ profiles = st.none() | st.builds(
 def test_every_quantity_is_inside_its_interval(facts, rows, profile, most):
     """Always these: finite, positive, lower <= target <= upper, with a reason and a known basis;
     bounds on replicas and memory are kept. A replica may cost nothing."""
-    found = combine(facts, rows, profile, Constraints(max_memory=most))
+    found = combine_evidence(facts, rows, profile, Constraints(max_memory=most))
     assert set(ALWAYS) <= {q.name for q in found.quantities} <= {*ALWAYS, *SOMETIMES}
     for quantity in found.quantities:
         assert quantity.why
@@ -100,7 +100,11 @@ def test_every_quantity_is_inside_its_interval(facts, rows, profile, most):
 
 
 @given(
-    st.lists(st.builds(similar_runs.Sample, positive, st.floats(0.05, 1)), min_size=1, max_size=20),
+    st.lists(
+        st.builds(similar_runs.WeightedSample, positive, st.floats(0.05, 1)),
+        min_size=1,
+        max_size=20,
+    ),
     st.floats(0.01, 1),
     st.floats(0.01, 1),
 )
@@ -119,7 +123,7 @@ trials = st.builds(
             step_seconds=base + each * size,
             wait_seconds=0.0,
             cores=1.0,
-            footprint=Footprint(own + more * size, 10**8),
+            footprint=MemoryFootprint(own + more * size, 10**8),
             forward_peak=own + more * size,
             update_peak=own,
         )
@@ -143,7 +147,7 @@ states = st.builds(
 dry_runs = st.builds(
     lambda tried, state, copy: Profile(
         seconds=10.0,
-        ended=True,
+        exited=True,
         peak_memory=tried[-1].footprint.total,
         cpu_seconds=10.0,
         step_seconds=tried[-1].step_seconds,
@@ -156,7 +160,7 @@ dry_runs = st.builds(
     st.floats(0, 10),
 )
 rooms = st.builds(
-    Room,
+    Headroom,
     cpu=st.none() | st.floats(0, 100),
     memory=st.none() | st.floats(0, 1e12),
     pods=st.none() | st.integers(0, 50).map(float),
@@ -177,10 +181,10 @@ def test_what_is_recommended_can_be_had(facts, rows, profile, nodes, quotas, dev
     fit; a dearer price costs more."""
     limits = Constraints(nodes=tuple(nodes), quotas=tuple(quotas), accelerator_memory=device)
     prices = PriceTable(cpu=0.1, memory=0.01, currency="EUR")
-    found = combine(facts, rows, profile, limits, prices=prices)
+    found = combine_evidence(facts, rows, profile, limits, prices=prices)
     sizes = {item.name: item for item in found.quantities}
     assert all(item.lower <= item.target <= item.upper for item in found.quantities)
-    pod = need(sizes["cpu"], sizes["memory"], sizes["arena"], 0)
+    pod = required(sizes["cpu"], sizes["memory"], sizes["arena"], 0)
     fits = sizes["replicas"].target <= limits.replicas(pod)
     assert fits or any("room for" in note for note in found.notes)
     for proposal in found.proposals:
@@ -188,7 +192,7 @@ def test_what_is_recommended_can_be_had(facts, rows, profile, nodes, quotas, dev
         assert device is None or proposal.memory <= device
     assert 0 < found.cost.lower <= found.cost.per_hour <= found.cost.upper
     double = PriceTable(cpu=0.2, memory=0.02, currency="EUR")
-    again = combine(facts, rows, profile, limits, prices=double).cost
+    again = combine_evidence(facts, rows, profile, limits, prices=double).cost
     assert again.per_hour == pytest.approx(2 * found.cost.per_hour)
 
 
@@ -204,11 +208,14 @@ def test_what_is_recommended_can_be_had(facts, rows, profile, nodes, quotas, dev
 )
 def test_memory_is_monotone(state, constant, slope, strategy, precision, batches, worlds):  # noqa: PLR0917 - drawn
     """More batch never takes less memory, more processes never more; what fits, fits."""
-    device, way = Device(state, constant, slope, 32), Way(strategy, 1, precision)
+    device, way = (
+        DeviceMemoryModel(state, constant, slope, 32),
+        ParallelConfig(strategy, 1, precision),
+    )
     (low, high), (few, many) = sorted(batches), sorted(worlds)
     assert device.bytes_at(low, way, few) <= device.bytes_at(high, way, few)
     assert device.bytes_at(low, way, many) <= device.bytes_at(low, way, few) * (1 + 1e-9)
     limit = device.bytes_at(high, way, few)
-    most = device.most(limit, way, few)
+    most = device.max_batch(limit, way, few)
     if slope > 1e-3:
         assert high - 1 <= most <= high + 1

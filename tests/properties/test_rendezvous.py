@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from rover_kf.elastic.rendezvous import persisted_state
-from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 from tests.support.simulated.launchers import SimulatedJob
 
 PODS = 4
@@ -30,12 +30,12 @@ class Faults(RuleBasedStateMachine):
     )
     def begin(self, min_nodes: int, nodes: int, back_off: float) -> None:
         nodes = max(nodes, min_nodes)
-        limits = Limits(
+        limits = RendezvousLimits(
             nodes=nodes,
             min_nodes=min_nodes,
             max_nodes=PODS,
             restarts=10_000,
-            back_off=back_off,
+            max_backoff=back_off,
         )
         self.job = SimulatedJob(limits, PODS)
         for launcher in self.job.launchers[:nodes]:
@@ -91,7 +91,7 @@ class Faults(RuleBasedStateMachine):
 
     @rule()
     def coordinator_goes_on_in_its_pod(self) -> None:
-        self.job.restart_from(persisted_state.remember(self.job.rendezvous), runs=True)
+        self.job.restart_from(persisted_state.export(self.job.rendezvous), runs=True)
 
     @rule()
     def pod_fetches_a_copy(self) -> None:
@@ -111,7 +111,7 @@ class Faults(RuleBasedStateMachine):
 
     @rule(excused=st.sets(ranks))
     def controller_excuses(self, excused: set[int]) -> None:
-        self.job.apply(self.job.rendezvous.absent(excused, "no node", self.job.now))
+        self.job.apply(self.job.rendezvous.mark_unavailable(excused, "no node", self.job.now))
 
     def teardown(self) -> None:
         if not hasattr(self, "job"):

@@ -14,8 +14,8 @@ from rover_kf.api import codec
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import throughput
 from rover_kf.scaling.decide import decide
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.scaling_state import Observation, ScalingState
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 WINDOW = 30.0
 
@@ -25,7 +25,7 @@ def row(nodes, seconds, end):
 
 
 policies = st.builds(
-    lambda low, span, sizes: WatchPolicy("auto", low, low + span, tuple(sizes), WINDOW, 60.0),
+    lambda low, span, sizes: AutoscalingPolicy("auto", low, low + span, tuple(sizes), WINDOW, 60.0),
     st.integers(1, 8),
     st.integers(0, 24),
     st.one_of(st.just([]), st.lists(st.integers(1, 32), min_size=1, max_size=6)),
@@ -54,7 +54,7 @@ def test_target_is_allowed_and_at_most_twofold(*, policy, replicas, speeds, rest
     unless the job stood outside of its bounds; and every decision has a reason."""
     rows = [row(nodes, seconds, 1000 + WINDOW * i) for i, (nodes, seconds) in enumerate(speeds)]
     here = [row(replicas, speeds[0][1], 2000 + WINDOW * i) for i in range(3)]
-    seen = Observation(replicas, 0, steady, (*rows, *here), 0, left, restart)
+    seen = JobObservation(replicas, 0, steady, (*rows, *here), 0, left, restart)
     decision, state = decide(seen, policy, ScalingState(), now=3000)
     assert decision.reason
     if decision.action == "stay":
@@ -70,14 +70,14 @@ def test_target_is_allowed_and_at_most_twofold(*, policy, replicas, speeds, rest
 
 def live(law, start, top, seed, ticks=90):
     """Ticks at which a job of that law was changed, and where it ended."""
-    policy = WatchPolicy("auto", 1, max(top, start), (), WINDOW, 60.0)
+    policy = AutoscalingPolicy("auto", 1, max(top, start), (), WINDOW, 60.0)
     noise, state, now, replicas = random.Random(seed), ScalingState(), 1000.0, start
     rows: list[Throughput] = []
     changes = []
     for tick in range(ticks):
         now += WINDOW
         rows.append(row(replicas, step_seconds(law, replicas) * noise.uniform(0.99, 1.01), now))
-        seen = Observation(replicas, 0, True, tuple(rows[-64:]), 0, 10**6, 10.0)  # noqa: FBT003
+        seen = JobObservation(replicas, 0, True, tuple(rows[-64:]), 0, 10**6, 10.0)  # noqa: FBT003
         decision, state = decide(seen, policy, state, now=now)
         if decision.action != "stay":
             replicas, now = decision.target, now + 10.0
@@ -127,9 +127,9 @@ def test_prediction_is_positive_and_inside_its_interval(law, sizes):
 @given(seconds=st.floats(0.01, 10.0), k=st.integers(1, 16), restart=st.floats(1.0, 500.0))
 def test_dearer_restarts_never_make_a_change_likelier(seconds, k, restart):
     """Monotone sanity: what is not worth a cheap restart is not worth a dear one."""
-    policy = WatchPolicy("auto", 1, 32, (), WINDOW, 60.0)
+    policy = AutoscalingPolicy("auto", 1, 32, (), WINDOW, 60.0)
     rows = tuple(row(k, seconds, 1000 + WINDOW * i) for i in range(3))
-    seen = Observation(k, 0, True, rows, 0, 2000, restart)  # noqa: FBT003
+    seen = JobObservation(k, 0, True, rows, 0, 2000, restart)  # noqa: FBT003
     dear = dataclasses.replace(seen, restart_seconds=restart * 2)
     if decide(dear, policy, ScalingState(), now=2000)[0].action == "scale":
         assert decide(seen, policy, ScalingState(), now=2000)[0].action == "scale"

@@ -15,10 +15,10 @@ from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import ps_model
 from rover_kf.scaling.decision_input import LAST_SHARE
-from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.policy import AutoscalingPolicy
 from rover_kf.scaling.ps_decide import decide
-from rover_kf.scaling.ps_decision_input import ServerCase, ServerObservation
-from rover_kf.scaling.ps_model import ServerRow
+from rover_kf.scaling.ps_decision_input import PsDecisionInput, PsObservation
+from rover_kf.scaling.ps_model import PsRow
 from rover_kf.scaling.scaling_state import ScalingState, Settled
 
 WINDOW, NOW = 30.0, 5000.0
@@ -26,14 +26,14 @@ WINDOW, NOW = 30.0, 5000.0
 cores = st.sampled_from([0.25, 1.0, 4.0])
 setups = st.builds(ServerSetup, st.just(0.0), st.integers(1, 8), st.integers(1, 4), cores, cores)
 rows = st.lists(
-    st.builds(ServerRow, setups, st.just(16.0), st.floats(1e-2, 1e2)), min_size=0, max_size=6
+    st.builds(PsRow, setups, st.just(16.0), st.floats(1e-2, 1e2)), min_size=0, max_size=6
 )
 policies = st.builds(
-    lambda low, span, most, prior: WatchPolicy(
+    lambda low, span, most, prior: AutoscalingPolicy(
         "auto",
         low,
         low + span,
-        most_servers=most,
+        max_servers=most,
         window_seconds=WINDOW,
         restart_prior_seconds=prior,
     ),
@@ -69,32 +69,32 @@ def test_what_a_change_always_is(*, policy, setup, shown, steps, left, total, li
     that cannot be suspended is changed but live."""
     windows, state = at_work(setup, steps)
     law = ps_model.fit(shown)
-    seen = ServerObservation(
+    seen = PsObservation(
         setup,
         masters=1,
         steady=True,
         windows=windows,
-        law=law,
+        model=law,
         steps_left=left * total,
         share_left=left,
         live=live,
-        stays=stays,
+        suspend_blocker=stays,
     )
     decision, after = decide(seen, policy, state, now=NOW)
     event(decision.action)
     assert decision.reason
     if decision.action == "stay":
-        assert decision.here == decision.there == (setup.workers, setup.servers)
+        assert decision.current_size == decision.target_size == (setup.workers, setup.servers)
         assert after.move is None
         return
     assert left > LAST_SHARE
-    workers, servers = decision.there
+    workers, servers = decision.target_size
     assert (workers == setup.workers) != (servers == setup.servers)
     if workers != setup.workers:
         assert workers in policy.allowed()
         assert setup.workers / 2 <= workers <= 2 * setup.workers
     else:
-        assert setup.servers < servers <= min(policy.most_servers, 2 * setup.servers)
+        assert setup.servers < servers <= min(policy.max_servers, 2 * setup.servers)
     cycles = not live or servers != setup.servers
     assert after.move.cycles == cycles
     assert not (cycles and stays)
@@ -103,8 +103,8 @@ def test_what_a_change_always_is(*, policy, setup, shown, steps, left, total, li
         assert (live, workers) == (True, setup.workers + 1)
     else:
         assert law.reaches(target)
-    case = ServerCase.of(seen, policy, state, NOW)
-    rate, price = case.predicted(target), case.seconds(cycles=cycles)
+    case = PsDecisionInput.from_observation(seen, policy, state, NOW)
+    rate, price = case.predict_rate(target), case.change_seconds(cycles=cycles)
     present = case.cost(setup, case.rate)
     if rate > case.rate:
         assert case.seconds_left * (rate - case.rate) > 2 * price * rate
@@ -123,10 +123,12 @@ def true_seconds(law, setup):
 def live(law, start, seed, *, coming, ticks=80):
     """Ticks at which a job of that law was changed, and its last setup; an older run of it has
     shown two setups."""
-    policy = WatchPolicy("auto", 1, 8, most_servers=4, window_seconds=WINDOW, cooldown_seconds=60.0)
+    policy = AutoscalingPolicy(
+        "auto", 1, 8, max_servers=4, window_seconds=WINDOW, cooldown_seconds=60.0
+    )
     noise, state, now, setup = random.Random(seed), ScalingState(), 1000.0, start
     others = [dataclasses.replace(start, workers=count) for count in (1, 2)]
-    known = [ServerRow(one, 16.0, true_seconds(law, one)) for one in others]
+    known = [PsRow(one, 16.0, true_seconds(law, one)) for one in others]
     windows: list[Throughput] = []
     changes, fewest = [], setup.servers
     for tick in range(ticks):
@@ -135,13 +137,13 @@ def live(law, start, seed, *, coming, ticks=80):
         windows.append(Throughput(now, now + WINDOW, 1, 1, steps, 0, 0.1, 16.0))
         now += WINDOW
         if state.settled is not None and windows[-1].started_at >= state.settled.since:
-            known.append(ServerRow(setup, 16.0, seconds))
-        seen = ServerObservation(
+            known.append(PsRow(setup, 16.0, seconds))
+        seen = PsObservation(
             setup,
             masters=1,
             steady=True,
             windows=tuple(windows[-64:]),
-            law=ps_model.fit(known[-32:]),
+            model=ps_model.fit(known[-32:]),
             steps_left=1e9,
             share_left=0.9,
             live=coming,

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from rover_kf.api.records import ServerSetup
 from rover_kf.scaling import ps_model
-from rover_kf.scaling.ps_model import ServerRow
+from rover_kf.scaling.ps_model import PsRow
 
 cores = st.sampled_from([0.1, 0.25, 0.5, 1.0, 2.0, 8.0])
 setups = st.builds(ServerSetup, st.just(0.0), st.integers(1, 16), st.integers(1, 8), cores, cores)
 rows = st.lists(
-    st.builds(ServerRow, setups, st.sampled_from([1.0, 32.0, 4096.0]), st.floats(1e-3, 1e3)),
+    st.builds(PsRow, setups, st.sampled_from([1.0, 32.0, 4096.0]), st.floats(1e-3, 1e3)),
     min_size=2,
     max_size=12,
 )

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob, Pod
-from rover_kf.reconcilers.plan import Observed, Plan, Suspend
+from rover_kf.reconcilers.plan import Observed, ReconcilePlan, Suspend
 from rover_kf.reconcilers.policies import suspend_policy
 from rover_kf.reconcilers.status_annotation import JobStatus
-from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.policy import AutoscalingPolicy
 
 KEY = JobKey("team", "digits")
 FEWEST, AFTER = 2, 100.0
@@ -34,16 +34,16 @@ def pods(able):
         for i in range(able)
     ]
     waits = [
-        Pod(f"digits-worker-{i}", f"u{i}", "worker", i, "Pending", unplaced="full")
+        Pod(f"digits-worker-{i}", f"u{i}", "worker", i, "Pending", unschedulable="full")
         for i in range(able, 3)
     ]
     return (*running, *waits)
 
 
 def look(memory, able, now, *, after=AFTER, given=None):
-    policy = WatchPolicy(min=FEWEST, max=3, suspend_after_seconds=after)
+    policy = AutoscalingPolicy(min=FEWEST, max=3, suspend_after_seconds=after)
     seen = Observed(given or job(), pods(able), None, policy)
-    made = suspend_policy.extend(Plan((), memory), seen, now)
+    made = suspend_policy.apply(ReconcilePlan((), memory), seen, now)
     return made.status, any(isinstance(effect, Suspend) for effect in made.effects), made
 
 

@@ -12,17 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 from rover_kf.doctor import dry_run_objects
-from rover_kf.doctor.api_query import Answer, Listing
-from rover_kf.doctor.controller_checks import Controller
-from rover_kf.doctor.diagnose import Facts
-from rover_kf.doctor.images import Images
-from rover_kf.doctor.kubernetes_version import Versions
-from rover_kf.doctor.pod_checks import Pods
-from rover_kf.doctor.rbac import Rights
-from rover_kf.doctor.tls_secret import Encryption
-from rover_kf.doctor.training_operator import TrainingOperator
-from rover_kf.doctor.volume_claims import Claims
-from rover_kf.doctor.webhook_checks import HOOK, WEBHOOK, Admission
+from rover_kf.doctor.api_query import ListResult, ObjectResult
+from rover_kf.doctor.controller_checks import ControllerState
+from rover_kf.doctor.diagnose import ClusterFacts
+from rover_kf.doctor.images import ImageState
+from rover_kf.doctor.kubernetes_version import ClusterVersions
+from rover_kf.doctor.pod_checks import PodDryRuns
+from rover_kf.doctor.rbac import MissingPermissions
+from rover_kf.doctor.tls_secret import TlsState
+from rover_kf.doctor.training_operator import TrainingOperatorState
+from rover_kf.doctor.volume_claims import VolumeClaimState
+from rover_kf.doctor.webhook_checks import HOOK, WEBHOOK, WebhookState
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook.certificates import issue
@@ -33,50 +33,54 @@ IMAGE = "registry.example.com/rover-kf-sidecar:0.1.0"
 Object = dict[str, Any]
 
 
-def facts() -> Facts:
+def facts() -> ClusterFacts:
     """Everything in order, tried with an example job."""
     seen = versions()
-    return Facts(
+    return ClusterFacts(
         NAMESPACE,
         NOW,
-        own=False,
+        is_user_job=False,
         versions=seen,
         operator=operator(),
         admission=admission(),
         controller=controller(),
-        rights=Rights(""),
+        permissions=MissingPermissions(""),
         pods=pods(seen.nodes),
-        claims=Claims(NAMESPACE, {}, Listing((storage_class("fast", default=True),)), 2),
-        images=Images(NAMESPACE, Listing(), seen.nodes, IMAGE),
-        encryption=Encryption(NAMESPACE, "rover-kf-system"),
-        place=place(),
+        claims=VolumeClaimState(
+            NAMESPACE, {}, ListResult((storage_class("fast", default=True),)), 2
+        ),
+        images=ImageState(NAMESPACE, ListResult(), seen.nodes, IMAGE),
+        tls=TlsState(NAMESPACE, "rover-kf-system"),
+        namespace_object=place(),
     )
 
 
-def namespaced(trusted: str = "team:rover-kf-controller", **seen: Any) -> Facts:
+def namespaced(trusted: str = "team:rover-kf-controller", **seen: Any) -> ClusterFacts:
     """The same with a controller for the namespace alone, seen by who has rights there alone."""
-    closed = Answer(refusal="mutatingwebhookconfigurations is forbidden")
+    closed = ObjectResult(denial="mutatingwebhookconfigurations is forbidden")
     account = f"system:serviceaccount:{NAMESPACE}:rover-kf-controller"
     mine = dataclasses.replace(
-        controller(), namespace=NAMESPACE, alone=True, rights=Rights(account)
+        controller(), namespace=NAMESPACE, single_namespace=True, rights=MissingPermissions(account)
     )
     return dataclasses.replace(
         facts(),
         controller=dataclasses.replace(mine, **seen),
-        admission=dataclasses.replace(admission(), configuration=closed, tried=plain()),
-        trusted=trusted,
+        admission=dataclasses.replace(admission(), configuration=closed, labelled_dry_run=plain()),
+        trusted_account=trusted,
     )
 
 
-def plain() -> Answer:
+def plain() -> ObjectResult:
     """The example job as it comes back where nothing injects."""
-    return Answer(dry_run_objects.labelled(dry_run_objects.example(NAMESPACE), NAMESPACE))
+    return ObjectResult(
+        dry_run_objects.with_label(dry_run_objects.example_job(NAMESPACE), NAMESPACE)
+    )
 
 
-def versions() -> Versions:
+def versions() -> ClusterVersions:
     """Three nodes of one version."""
     nodes = tuple(node(f"node-{number}") for number in range(3))
-    return Versions(Answer({"gitVersion": "v1.34.4"}), Listing(nodes))
+    return ClusterVersions(ObjectResult({"gitVersion": "v1.34.4"}), ListResult(nodes))
 
 
 def node(name: str, kubelet: str = "v1.34.4", memory: str = "16Gi") -> Object:
@@ -85,15 +89,15 @@ def node(name: str, kubelet: str = "v1.34.4", memory: str = "16Gi") -> Object:
     return {"metadata": {"name": name}, "spec": {}, "status": status}
 
 
-def place(**labels: str) -> Answer:
+def place(**labels: str) -> ObjectResult:
     """The namespace."""
     named = {"kubernetes.io/metadata.name": NAMESPACE, **labels}
-    return Answer({"metadata": {"name": NAMESPACE, "labels": named}})
+    return ObjectResult({"metadata": {"name": NAMESPACE, "labels": named}})
 
 
 @functools.cache
 def _injected() -> Object:
-    plain = dry_run_objects.labelled(dry_run_objects.example(NAMESPACE), NAMESPACE)
+    plain = dry_run_objects.with_label(dry_run_objects.example_job(NAMESPACE), NAMESPACE)
     return inject(plain, settings=InjectionSettings(IMAGE)).manifest
 
 
@@ -102,7 +106,7 @@ def injected() -> Object:
     return copy.deepcopy(_injected())
 
 
-def operator(change: Callable[[Object], None] = lambda _: None) -> TrainingOperator:
+def operator(change: Callable[[Object], None] = lambda _: None) -> TrainingOperatorState:
     """Version 1.9 at work; its deployment may be changed."""
     kinds = [{"name": name} for name in ("pytorchjobs", "tfjobs", "jaxjobs")]
     group = {"name": "kubeflow.org", "versions": [{"version": "v1"}]}
@@ -113,13 +117,13 @@ def operator(change: Callable[[Object], None] = lambda _: None) -> TrainingOpera
         "status": {"availableReplicas": 1},
     }
     change(deployment)
-    return TrainingOperator(
-        Answer({"groups": [group]}),
-        Answer({"resources": kinds}),
-        Answer(definition(native=True)),
-        Listing((deployment,)),
-        Listing(),
-        Answer(injected()),
+    return TrainingOperatorState(
+        ObjectResult({"groups": [group]}),
+        ObjectResult({"resources": kinds}),
+        ObjectResult(definition(native=True)),
+        ListResult((deployment,)),
+        ListResult(),
+        ObjectResult(injected()),
     )
 
 
@@ -140,8 +144,8 @@ def _certificates() -> dict[str, bytes]:
 
 
 def admission(
-    hook: Object | None = None, secret: Object | None = None, tried: Answer | None = None
-) -> Admission:
+    hook: Object | None = None, secret: Object | None = None, tried: ObjectResult | None = None
+) -> WebhookState:
     """A webhook that is trusted, reached and injects; fields of hook and secret may be replaced."""
     data = {key: base64.b64encode(value).decode() for key, value in _certificates().items()}
     service = {"name": WEBHOOK, "namespace": "rover-kf-system"}
@@ -151,17 +155,17 @@ def admission(
         **(hook or {}),
     }
     part = {"endpoints": [{"conditions": {"ready": True}}]}
-    return Admission(
-        Answer({"webhooks": [mine]}),
-        Answer({"data": {**data, **(secret or {})}}),
-        Answer({"spec": {}}),
-        Listing((part,)),
+    return WebhookState(
+        ObjectResult({"webhooks": [mine]}),
+        ObjectResult({"data": {**data, **(secret or {})}}),
+        ObjectResult({"spec": {}}),
+        ListResult((part,)),
         place(),
-        tried or Answer(injected()),
+        tried or ObjectResult(injected()),
     )
 
 
-def controller(change: Callable[[Object], None] = lambda _: None, **seen: Any) -> Controller:
+def controller(change: Callable[[Object], None] = lambda _: None, **seen: Any) -> ControllerState:
     """One that runs; its deployment may be changed."""
     container = {"image": "registry.example.com/rover-kf-controller:0.1.0"}
     pod = {"containers": [container], "serviceAccountName": "rover-kf-controller"}
@@ -171,15 +175,19 @@ def controller(change: Callable[[Object], None] = lambda _: None, **seen: Any) -
     }
     change(deployment)
     account = "system:serviceaccount:rover-kf-system:rover-kf-controller"
-    found = {"deployments": Listing((deployment,)), "pods": Listing(), "rights": Rights(account)}
-    return Controller("rover-kf-system", **{**found, **seen})
+    found = {
+        "deployments": ListResult((deployment,)),
+        "pods": ListResult(),
+        "rights": MissingPermissions(account),
+    }
+    return ControllerState("rover-kf-system", **{**found, **seen})
 
 
-def pods(nodes: Listing, refusal: str = "", job: Object | None = None) -> Pods:
+def pods(nodes: ListResult, refusal: str = "", job: Object | None = None) -> PodDryRuns:
     """The pods of a job (the example), admitted or refused."""
-    made = dry_run_objects.pods(job or injected(), NAMESPACE)
-    answer = {kind: Answer(None if refusal else pod, refusal) for kind, pod in made.items()}
-    return Pods(NAMESPACE, answer, made, nodes)
+    made = dry_run_objects.first_pods(job or injected(), NAMESPACE)
+    answer = {kind: ObjectResult(None if refusal else pod, refusal) for kind, pod in made.items()}
+    return PodDryRuns(NAMESPACE, answer, made, nodes)
 
 
 def waiting_pod(name: str, reason: str, message: str) -> Object:

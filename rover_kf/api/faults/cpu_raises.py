@@ -11,7 +11,7 @@ import dataclasses
 class CpuCount:
     """What the kernel has counted for a container, at one moment."""
 
-    at: float
+    measured_at: float
     """Monotonic seconds of the pod."""
     used: float
     """Seconds of cores, since the container began."""
@@ -46,17 +46,17 @@ class PodCpu:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CpuGrowth:
+class CpuLimitRaises:
     """What was done so far about one replica type's pods that are throttled."""
 
     replica_type: str
     """Lower case, as in the pod's label."""
     raises: int = 0
-    at: float = 0.0
+    raised_at: float = 0.0
     """When the limit was raised last; Unix seconds of who raised it."""
     rate: float = 0.0
     """Steps a second that the job made before that."""
     nodes: int = 0
     """Pods that trained then: at another size, steps a second tell nothing of it."""
-    why: str = ""
+    reason: str = ""
     """What for, in a sentence."""

@@ -8,7 +8,7 @@ from rover_kf import errors
 
 HANG = "hang"
 """Of a round that the coordinator ends because no rank makes a step."""
-SPENDING = frozenset(
+BUDGETED_KINDS = frozenset(
     {
         "collective_timeout",
         "crashed",
@@ -36,11 +36,11 @@ SPENDING = frozenset(
     }
 )
 """Those of docs/failures.md (Processes) that are not always free, and hangs."""
-MOST = 1_000_000
+MAX_RESTARTS = 1_000_000
 """Restarts of one kind; as good as no bound."""
 
 
-def budgets(text: str) -> tuple[tuple[str, int], ...]:
+def parse_budgets(text: str) -> tuple[tuple[str, int], ...]:
     """Read ``disk_full:3,crashed:0``; empty text has none.
 
     Returns:
@@ -52,10 +52,10 @@ def budgets(text: str) -> tuple[tuple[str, int], ...]:
     found: dict[str, int] = {}
     for part in text.split(",") if text else ():
         kind, _, count = (piece.strip() for piece in part.partition(":"))
-        if kind not in SPENDING:
-            known = ", ".join(sorted(SPENDING))
+        if kind not in BUDGETED_KINDS:
+            known = ", ".join(sorted(BUDGETED_KINDS))
             raise errors.InputError(f"{kind!r} is no kind of failure that spends; known: {known}")
-        if not (count.isascii() and count.isdecimal()) or int(count) > MOST:
+        if not (count.isascii() and count.isdecimal()) or int(count) > MAX_RESTARTS:
             raise errors.InputError(f"{part!r}: a kind, a colon and restarts are needed: {kind}:3")
         if kind in found:
             raise errors.InputError(f"{kind} is stated twice")

@@ -8,7 +8,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class UnfitNode:
+class FaultyNode:
     """A node on which training cannot go on, though elsewhere it can."""
 
     node: str
@@ -19,5 +19,5 @@ class UnfitNode:
     """Of the failure (docs/failures.md), or ``preflight``."""
     reason: str
     """One sentence."""
-    at: float
+    observed_at: float
     """Unix seconds."""

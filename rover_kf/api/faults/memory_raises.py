@@ -8,26 +8,26 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class MemoryKill:
+class OomKill:
     """The kernel killed a process of a pod because the memory limit was reached."""
 
     pod: str
-    at: float
+    killed_at: float
     """Unix seconds of the pod's node."""
     limit: int = 0
     """Bytes that the container could use when it happened; 0: not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class MemoryGrowth:
+class MemoryLimitRaises:
     """What was done so far about kills of one replica type's pods."""
 
     replica_type: str
     """Lower case, as in the pod's label."""
     raises: int = 0
-    at: float = 0.0
+    raised_at: float = 0.0
     """When the limit was raised last; Unix seconds of who raised it."""
-    why: str = ""
+    reason: str = ""
     """What it was raised for then."""
     seen_until: float = 0.0
     """The newest kill of unknown limit that was dealt with; Unix seconds of its node."""

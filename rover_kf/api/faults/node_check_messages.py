@@ -14,7 +14,7 @@ it is the cause."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
+class PodMeasurement:
     """A pod by itself."""
 
     pod: str
@@ -31,7 +31,7 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PairMeasured:
+class PairMeasurement:
     """Two pods together."""
 
     first: str
@@ -56,15 +56,15 @@ class NodeVerdict:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Preflight:
+class NodeCheckReport:
     """A whole check."""
 
     at: float
     """When it ended; Unix seconds."""
     seconds: float
     """How long it took, from when the last pod had come: what it adds to the start."""
-    pods: tuple[Measured, ...] = ()
-    pairs: tuple[PairMeasured, ...] = ()
+    pods: tuple[PodMeasurement, ...] = ()
+    pairs: tuple[PairMeasurement, ...] = ()
     verdicts: tuple[NodeVerdict, ...] = ()
 
 

@@ -8,7 +8,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SlowPod:
+class Straggler:
     """A pod one of whose ranks is slow by itself (elastic.stragglers has the rule)."""
 
     pod: str

@@ -24,14 +24,14 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rover_kf import errors
-from rover_kf.checkpoint.arena.slot_record import SLOTS, Control, Seal
+from rover_kf.checkpoint.arena.slot_record import SLOTS, Seal, SlotRecord
 from rover_kf.system import shared_volume
 
-_PAUSE_SECONDS = 0.0005
+_RETRY_SECONDS = 0.0005
 
 
 @typing.final
-class Filling:
+class SlotWrite:
     """A slot that this process alone may write; its record is cleared until it is sealed.
 
     Leaving the context without ``seal`` leaves the slot empty, as a crash would.
@@ -42,7 +42,7 @@ class Filling:
         self.descriptor = descriptor
         """Of the slot's file, for reading and writing."""
         self.path = arena.slot_path(slot)
-        self._control = arena.control
+        self._record = arena.record
         self._sequence = sequence
 
     def seal(
@@ -71,14 +71,14 @@ class Filling:
             pieces=pieces,
             ranks=ranks,
         )
-        self._control.write(seal)
+        self._record.write(seal)
         return seal
 
     def close(self) -> None:
         """Drop the lock; what was sealed stays."""
         _unlock(self.descriptor)
 
-    def __enter__(self) -> Filling:
+    def __enter__(self) -> SlotWrite:
         return self
 
     def __exit__(
@@ -124,7 +124,7 @@ class Arena:
 
     def __init__(self, directory: pathlib.Path) -> None:
         self.directory = directory
-        self.control = Control(directory / "control")
+        self.record = SlotRecord(directory / "control")
 
     def slot_path(self, slot: int) -> pathlib.Path:
         """The slot's file."""
@@ -139,10 +139,10 @@ class Arena:
 
     def sealed(self) -> tuple[Seal, ...]:
         """Records of slots that hold a whole snapshot, newest first."""
-        found = [seal for seal in self.control.read() if seal is not None and seal.sealed]
+        found = [seal for seal in self.record.read() if seal is not None and seal.sealed]
         return tuple(sorted(found, key=lambda seal: -seal.sequence))
 
-    def of_state(self, step: int | None, round_: int) -> tuple[Seal, ...]:
+    def find_seals(self, step: int | None, round_: int) -> tuple[Seal, ...]:
         """Records of slots that hold one state, newest first.
 
         Args:
@@ -155,16 +155,16 @@ class Arena:
         """Keep a sealed slot from being overwritten, from now on.
 
         Raises:
-            TornSnapshot: the slot no longer holds that snapshot.
+            CorruptSnapshot: the slot no longer holds that snapshot.
         """
         descriptor = _open(self.slot_path(seal.slot), os.O_RDONLY)
         if not _lock(descriptor, fcntl.LOCK_SH) or seal not in self.sealed():
             os.close(descriptor)
             message = f"step {seal.step} is no longer in slot {seal.slot}; a newer one replaces it"
-            raise errors.TornSnapshot(message)
+            raise errors.CorruptSnapshot(message)
         return Pin(seal, descriptor)
 
-    def fill(self, *, only: int | None = None, patience_seconds: float = 60.0) -> Filling:
+    def fill(self, *, only: int | None = None, timeout_seconds: float = 60.0) -> SlotWrite:
         """Take a slot to write into and clear its record.
 
         The newest sealed slot is taken only if the other one is sealed, too, and pinned: then a
@@ -172,12 +172,12 @@ class Arena:
 
         Args:
             only: take this slot, whatever it holds; None: as said above.
-            patience_seconds: how long to wait for a pin.
+            timeout_seconds: how long to wait for a pin.
 
         Raises:
-            CheckpointError: both slots stayed pinned for ``patience_seconds``.
+            CheckpointError: both slots stayed pinned for ``timeout_seconds``.
         """
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + timeout_seconds
         while True:
             for slot in self._candidates() if only is None else (only,):
                 descriptor = _open(self.slot_path(slot), os.O_RDWR)
@@ -186,44 +186,44 @@ class Arena:
                 os.close(descriptor)
             if time.monotonic() > deadline:
                 message = (
-                    f"both slots of {self.directory} have been read for {patience_seconds:g} s; "
+                    f"both slots of {self.directory} have been read for {timeout_seconds:g} s; "
                     "is the sidecar stopped?"
                 )
                 raise errors.CheckpointError(message)
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(_RETRY_SECONDS)
 
-    def discard(self, seal: Seal, *, patience_seconds: float = 60.0) -> None:
+    def discard(self, seal: Seal, *, timeout_seconds: float = 60.0) -> None:
         """Clear a sealed slot whose step must not be restored any more; waits for its pins.
 
         Raises:
-            CheckpointError: it stayed pinned for ``patience_seconds``.
+            CheckpointError: it stayed pinned for ``timeout_seconds``.
         """
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + timeout_seconds
         descriptor = _open(self.slot_path(seal.slot), os.O_RDWR)
         while not _lock(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 os.close(descriptor)
                 message = f"slot {seal.slot} of {self.directory} stays pinned; it must be cleared"
                 raise errors.CheckpointError(message)
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(_RETRY_SECONDS)
         if seal in self.sealed():
             self._clear(seal.slot, descriptor).close()
         else:
             _unlock(descriptor)
 
-    def renew(self, seal: Seal) -> Seal:
+    def make_newest(self, seal: Seal) -> Seal:
         """Make a sealed slot the newest one, while nobody saves; as it is now.
 
         Raises:
-            TornSnapshot: the slot no longer holds that snapshot.
+            CorruptSnapshot: the slot no longer holds that snapshot.
         """
         with self.pin(seal):
-            checksum = self.control.read_checksum(seal)
-            newest = max(found.sequence for found in self.control.read() if found is not None)
+            checksum = self.record.read_checksum(seal)
+            newest = max(found.sequence for found in self.record.read() if found is not None)
             renewed = dataclasses.replace(seal, sequence=newest + 1)
-            self.control.write(renewed)
+            self.record.write(renewed)
             if checksum is not None:
-                self.control.write_checksum(renewed, checksum)
+                self.record.write_checksum(renewed, checksum)
         return renewed
 
     def _candidates(self) -> tuple[int, ...]:
@@ -233,15 +233,15 @@ class Arena:
         other = 1 - sealed[0].slot
         return (other, sealed[0].slot) if len(sealed) == len(SLOTS) else (other,)
 
-    def _clear(self, slot: int, descriptor: int) -> Filling:
-        known = [seal.sequence for seal in self.control.read() if seal is not None]
+    def _clear(self, slot: int, descriptor: int) -> SlotWrite:
+        known = [seal.sequence for seal in self.record.read() if seal is not None]
         sequence = max(known, default=0) + 1
         try:
-            self.control.write(Seal(slot=slot, sequence=sequence, sealed=False))
+            self.record.write(Seal(slot=slot, sequence=sequence, sealed=False))
         except OSError:
             _unlock(descriptor)
             raise
-        return Filling(self, slot, descriptor, sequence + 1)
+        return SlotWrite(self, slot, descriptor, sequence + 1)
 
 
 def _open(path: pathlib.Path, flags: int) -> int:
@@ -250,7 +250,7 @@ def _open(path: pathlib.Path, flags: int) -> int:
     except FileNotFoundError:
         raise
     except OSError as strange:
-        raise errors.TornSnapshot(f"{path} is no slot: {strange.strerror}") from strange
+        raise errors.CorruptSnapshot(f"{path} is no slot: {strange.strerror}") from strange
 
 
 def _lock(descriptor: int, kind: int) -> bool:

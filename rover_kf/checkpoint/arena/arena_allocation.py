@@ -27,40 +27,42 @@ from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import CONTROL_BYTES, SLOTS
 from rover_kf.system import shared_volume
 
-_ROUND_TO = 1 << 18
+_CAPACITY_STEP = 1 << 18
 """Capacity grows in such steps, so that a growing header does not ask again."""
 
 
 def allocate(
     root: pathlib.Path,
-    place: int | str,
+    arena_name: int | str,
     slot_bytes: int,
     *,
-    most_bytes: int,
+    max_bytes: int,
     slots: Sequence[int] = SLOTS,
 ) -> Arena:
     """Give a local rank two slots of at least ``slot_bytes``, or a replica one.
 
     Args:
         root: the arena's folder, ``$ROVER_HOME/arena``.
-        place: the local rank, or the replica's name.
+        arena_name: the local rank, or the replica's name.
         slot_bytes: what one snapshot needs.
-        most_bytes: that all slots below ``root`` may take together.
+        max_bytes: that all slots below ``root`` may take together.
         slots: which slots to make.
 
     Raises:
         ArenaTooSmall: it does not fit; what was sealed before is untouched.
     """
-    arena = Arena(root / str(place))
+    arena = Arena(root / str(arena_name))
     have = arena.slot_bytes(slots)
     wanted = _whole_pages(slot_bytes)
     if have >= wanted:
         return arena
-    others = _bytes_of(root, without={arena.directory.name})
-    available = max(most_bytes - others, 0) // len(slots)
+    others = _total_bytes(root, without={arena.directory.name})
+    available = max(max_bytes - others, 0) // len(slots)
     if wanted > available:
-        raise errors.ArenaTooSmall(wanted, available, _advice(others + len(slots) * wanted))
-    size = min(-(-wanted // _ROUND_TO) * _ROUND_TO, available // mmap.PAGESIZE * mmap.PAGESIZE)
+        raise errors.ArenaTooSmall(wanted, available, _arena_advice(others + len(slots) * wanted))
+    size = min(
+        -(-wanted // _CAPACITY_STEP) * _CAPACITY_STEP, available // mmap.PAGESIZE * mmap.PAGESIZE
+    )
     _make_folder(root)
     _make_folder(arena.directory)
     _make_file(arena.directory / "control", CONTROL_BYTES)
@@ -70,30 +72,30 @@ def allocate(
 
 def fits(
     root: pathlib.Path,
-    place: int | str,
+    arena_name: int | str,
     slot_bytes: int,
     *,
-    most_bytes: int,
+    max_bytes: int,
     without: AbstractSet[str],
 ) -> bool:
     """Whether ``allocate`` would find room for a local rank's slots if other places were given up.
 
     Args:
         root: the arena's folder.
-        place: the local rank.
+        arena_name: the local rank.
         slot_bytes: what one snapshot needs.
-        most_bytes: that all slots below ``root`` may take together.
+        max_bytes: that all slots below ``root`` may take together.
         without: the other places.
     """
-    others = _bytes_of(root, without={*without, str(place)})
-    return others + len(SLOTS) * _whole_pages(slot_bytes) <= most_bytes
+    others = _total_bytes(root, without={*without, str(arena_name)})
+    return others + len(SLOTS) * _whole_pages(slot_bytes) <= max_bytes
 
 
 def _whole_pages(size: int) -> int:
     return max(-(-size // mmap.PAGESIZE), 1) * mmap.PAGESIZE
 
 
-def _bytes_of(root: pathlib.Path, *, without: AbstractSet[str]) -> int:
+def _total_bytes(root: pathlib.Path, *, without: AbstractSet[str]) -> int:
     """What the slots of all places take but of those."""
     total = 0
     for folder in root.glob("*"):  # none where nothing was made yet
@@ -106,7 +108,7 @@ def _bytes_of(root: pathlib.Path, *, without: AbstractSet[str]) -> int:
     return total
 
 
-def _advice(total: int) -> str:
+def _arena_advice(total: int) -> str:
     mebibytes = -(-total // (1 << 20))
     return (
         f"set the annotation {names.PREFIX}checkpoint.arena to {mebibytes}Mi or more "
@@ -142,7 +144,7 @@ def _grow_all(root: pathlib.Path, paths: Sequence[pathlib.Path], size: int) -> N
             _grow(path, size)
     except OSError as cause:
         for path, had in zip(paths, before, strict=True):
-            _cut(path, had)
+            _truncate(path, had)
         if cause.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise
         free = os.statvfs(root)
@@ -172,7 +174,7 @@ def _grow(path: pathlib.Path, size: int) -> None:
         os.close(descriptor)
 
 
-def _cut(path: pathlib.Path, size: int) -> None:
+def _truncate(path: pathlib.Path, size: int) -> None:
     descriptor = shared_volume.open_file(path, os.O_RDWR)
     try:
         os.ftruncate(descriptor, size)

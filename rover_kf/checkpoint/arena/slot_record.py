@@ -25,12 +25,12 @@ from rover_kf.system import shared_volume
 SLOTS = (0, 1)
 
 _MAGIC, _VERSION = b"ROVERSL1", 1
-_SUM_MAGIC = b"ROVERCRC"
+_CHECKSUM_MAGIC = b"ROVERCRC"
 _SEALED, _REPLICATED, _PIECES, _LIGHT = 1, 2, 4, 8
 _RECORD = struct.Struct("<8sHHIQQQIIII")
-_SUM = struct.Struct("<8sIIQ")
+_CHECKSUM_RECORD = struct.Struct("<8sIIQ")
 _CRC = struct.Struct("<I")
-_STRIDE, _SUM_OFFSET = 512, 256
+_STRIDE, _CHECKSUM_OFFSET = 512, 256
 CONTROL_BYTES = _STRIDE * len(SLOTS)
 """Size of a control file."""
 
@@ -60,7 +60,7 @@ class Seal:
     all of them; 0: a light slot, beside that of the pod's first rank."""
 
 
-class Control:
+class SlotRecord:
     """The records of one local rank's two slots.
 
     Args:
@@ -72,7 +72,7 @@ class Control:
 
     def read(self) -> tuple[Seal | None, ...]:
         """One entry a slot; None where nothing valid stands."""
-        data = self._bytes()
+        data = self._read_bytes()
         return tuple(_decode(slot, data[slot * _STRIDE :]) for slot in SLOTS)
 
     def write(self, seal: Seal) -> None:
@@ -91,25 +91,30 @@ class Control:
             _MAGIC, _VERSION, seal.slot, flags, seal.sequence, seal.step, seal.length,
             seal.rank, seal.world_size, seal.round, seal.ranks,
         )  # fmt: skip
-        self._put(body + _CRC.pack(zlib.crc32(body)), seal.slot * _STRIDE)
+        self._write_bytes(body + _CRC.pack(zlib.crc32(body)), seal.slot * _STRIDE)
 
     def read_checksum(self, seal: Seal) -> int | None:
         """CRC-32C of the sealed bytes, if a sidecar computed it for this very seal."""
-        data = self._bytes()[seal.slot * _STRIDE + _SUM_OFFSET :]
-        body, crc = data[: _SUM.size], data[_SUM.size : _SUM.size + _CRC.size]
-        if len(body) < _SUM.size or crc != _CRC.pack(zlib.crc32(body)):
+        data = self._read_bytes()[seal.slot * _STRIDE + _CHECKSUM_OFFSET :]
+        body, crc = (
+            data[: _CHECKSUM_RECORD.size],
+            data[_CHECKSUM_RECORD.size : _CHECKSUM_RECORD.size + _CRC.size],
+        )
+        if len(body) < _CHECKSUM_RECORD.size or crc != _CRC.pack(zlib.crc32(body)):
             return None
-        magic, slot, checksum, sequence = _SUM.unpack(body)
-        if (magic, slot, sequence) != (_SUM_MAGIC, seal.slot, seal.sequence):
+        magic, slot, checksum, sequence = _CHECKSUM_RECORD.unpack(body)
+        if (magic, slot, sequence) != (_CHECKSUM_MAGIC, seal.slot, seal.sequence):
             return None
         return int(checksum)
 
     def write_checksum(self, seal: Seal, checksum: int) -> None:
         """Leave the checksum of a seal beside its record."""
-        body = _SUM.pack(_SUM_MAGIC, seal.slot, checksum, seal.sequence)
-        self._put(body + _CRC.pack(zlib.crc32(body)), seal.slot * _STRIDE + _SUM_OFFSET)
+        body = _CHECKSUM_RECORD.pack(_CHECKSUM_MAGIC, seal.slot, checksum, seal.sequence)
+        self._write_bytes(
+            body + _CRC.pack(zlib.crc32(body)), seal.slot * _STRIDE + _CHECKSUM_OFFSET
+        )
 
-    def _bytes(self) -> bytes:
+    def _read_bytes(self) -> bytes:
         try:
             descriptor = shared_volume.open_file(self._path, os.O_RDONLY)
         except FileNotFoundError:
@@ -119,7 +124,7 @@ class Control:
         finally:
             os.close(descriptor)
 
-    def _put(self, data: bytes, offset: int) -> None:
+    def _write_bytes(self, data: bytes, offset: int) -> None:
         descriptor = shared_volume.open_file(self._path, os.O_WRONLY)
         try:
             os.pwrite(descriptor, data, offset)

@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rover_kf.checkpoint.format import chunks, crc_combine
 
-_SHARED_BYTES = 16 << 20
+_PARALLEL_BYTES = 16 << 20
 """What is smaller is done before a thread has started."""
-_PARTS_A_THREAD = 16
+_PARTS_PER_THREAD = 16
 
 
 Crc = Callable[[bytes | memoryview, int], int]
 
 
-def _crc() -> Crc:
+def _load_crc32c() -> Crc:
     """The crc32c package's function, without the package around it.
 
     That reads its own version and loads a command line, 3 MiB in every process of a sidecar.
@@ -39,7 +39,7 @@ def _crc() -> Crc:
     return found
 
 
-_crc32c = _crc()
+_crc32c = _load_crc32c()
 
 
 def extend(checksum: int, data: bytes | memoryview) -> int:
@@ -48,13 +48,13 @@ def extend(checksum: int, data: bytes | memoryview) -> int:
 
 
 @contextlib.contextmanager
-def beside() -> Iterator[Beside]:
+def concurrent_checksum() -> Iterator[ConcurrentChecksum]:
     """A checksum of pieces that is computed while something else is done with each."""
     with ThreadPoolExecutor(1, thread_name_prefix="rover-crc") as thread:
-        yield Beside(thread)
+        yield ConcurrentChecksum(thread)
 
 
-class Beside:
+class ConcurrentChecksum:
     """See ``beside``.
 
     Args:
@@ -67,7 +67,7 @@ class Beside:
         """CRC-32C of all pieces so far."""
 
     @contextlib.contextmanager
-    def taking(self, piece: memoryview) -> Iterator[None]:
+    def updating(self, piece: memoryview) -> Iterator[None]:
         """Extend the checksum by the piece while the block runs."""
         found = self._thread.submit(extend, self.value, piece)
         try:
@@ -76,7 +76,7 @@ class Beside:
             self.value = found.result()
 
 
-def of_slot(descriptor: int, length: int, threads: int = 1) -> int:
+def compute_crc(descriptor: int, length: int, threads: int = 1) -> int:
     """CRC-32C of the first ``length`` bytes of a file in memory that never shrinks.
 
     Args:
@@ -85,17 +85,17 @@ def of_slot(descriptor: int, length: int, threads: int = 1) -> int:
         threads: that may compute; more than one where nobody trains.
 
     Raises:
-        TornSnapshot: the file is shorter.
+        CorruptSnapshot: the file is shorter.
     """
-    whole = chunks.mapped(descriptor, length)
-    if threads == 1 or length < _SHARED_BYTES:
+    whole = chunks.map_readonly(descriptor, length)
+    if threads == 1 or length < _PARALLEL_BYTES:
         return extend(0, whole)
     # More parts than threads: one that has to share its core must not keep the others waiting.
-    width = max(_SHARED_BYTES, -(-length // (threads * _PARTS_A_THREAD)))
+    width = max(_PARALLEL_BYTES, -(-length // (threads * _PARTS_PER_THREAD)))
     parts = [whole[begin : begin + width] for begin in range(0, length, width)]
     with ThreadPoolExecutor(threads, thread_name_prefix="rover-crc") as pool:
         found = list(pool.map(functools.partial(extend, 0), parts))
     joined = found[0]
     for part, value in zip(parts[1:], found[1:], strict=True):
-        joined = crc_combine.join(joined, value, len(part))
+        joined = crc_combine.combine(joined, value, len(part))
     return joined

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from rover_kf import errors
 
-PIECE_BYTES = 4 << 20
+CHUNK_BYTES = 4 << 20
 
 
 def read(descriptor: int, offset: int, length: int) -> Iterator[memoryview]:
@@ -22,27 +22,27 @@ def read(descriptor: int, offset: int, length: int) -> Iterator[memoryview]:
         length: of the range, bytes.
 
     Raises:
-        TornSnapshot: the file ends before the range does.
+        CorruptSnapshot: the file ends before the range does.
     """
-    buffer = memoryview(bytearray(min(PIECE_BYTES, max(length, 1))))
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, max(length, 1))))
     done = 0
     while done < length:
         piece = buffer[: min(len(buffer), length - done)]
         count = os.preadv(descriptor, [piece], offset + done)
         if count == 0:
-            raise errors.TornSnapshot(
+            raise errors.CorruptSnapshot(
                 f"a file of {offset + done} bytes where {offset + length} were expected"
             )
         yield piece[:count]
         done += count
 
 
-def joined(found: Iterable[memoryview]) -> bytes:
+def join(chunks: Iterable[memoryview]) -> bytes:
     """All of them, each copied before the next is asked for: they may be read into one place."""
-    return b"".join(map(bytes, found))
+    return b"".join(map(bytes, chunks))
 
 
-def mapped(descriptor: int, length: int) -> memoryview:
+def map_readonly(descriptor: int, length: int) -> memoryview:
     """The first bytes of a file in memory that never shrinks.
 
     Read, they would be copied first, which takes as long as to write them.
@@ -52,17 +52,17 @@ def mapped(descriptor: int, length: int) -> memoryview:
         length: bytes.
 
     Raises:
-        TornSnapshot: the file is shorter.
+        CorruptSnapshot: the file is shorter.
     """
     found = os.fstat(descriptor).st_size
     if found < length:
-        raise errors.TornSnapshot(f"a slot of {found} bytes where {length} were sealed")
+        raise errors.CorruptSnapshot(f"a slot of {found} bytes where {length} were sealed")
     if not length:
         return memoryview(b"")
     return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_READ))
 
 
-def cut(whole: memoryview) -> Iterator[memoryview]:
+def split(whole: memoryview) -> Iterator[memoryview]:
     """The same bytes, a piece at a time."""
-    for begin in range(0, len(whole), PIECE_BYTES):
-        yield whole[begin : begin + PIECE_BYTES]
+    for begin in range(0, len(whole), CHUNK_BYTES):
+        yield whole[begin : begin + CHUNK_BYTES]

@@ -16,7 +16,7 @@ _ONE = 1 << 31
 _X = 1 << 30
 
 
-def join(first: int, second: int, length: int) -> int:
+def combine(first: int, second: int, length: int) -> int:
     """CRC-32C of two pieces.
 
     Args:

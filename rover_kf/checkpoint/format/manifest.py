@@ -18,12 +18,12 @@ from rover_kf.checkpoint.format import checksum
 
 NAME = "manifest.json"
 FORMAT = 1
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Of a manifest; one of ten thousand ranks has 2 MiB."""
 
 _FOLDER = re.compile(r"step-([0-9]{12,18})-([0-9]{1,18})")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
-_RANKS = re.compile(r"rank-[0-9]{5,9}(-[0-9a-f]+)?\.safetensors")
+_SAFE_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
+_RANK_FILE = re.compile(r"rank-[0-9]{5,9}(-[0-9a-f]+)?\.safetensors")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Manifest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Folder:
+class CheckpointFolder:
     """A folder of the storage that is named like a checkpoint; it may hold a whole one or not.
 
     In order of generation, then step: a newer round starts from the newest good step that there
@@ -91,72 +91,74 @@ def folder_name(step: int, generation: int) -> str:
     return f"step-{step:012d}-{generation}"
 
 
-def file_name(rank: int, mark: str = "") -> str:
+def file_name(rank: int, suffix: str = "") -> str:
     """The file of a rank.
 
     Args:
         rank: whose state it is.
-        mark: what tells it from a file of that rank that is there already; none: it is the first.
+        suffix: what tells it from a file of that rank that is there already; none: it is the first.
     """
-    return f"rank-{rank:05d}{mark and '-'}{mark}.safetensors"
+    return f"rank-{rank:05d}{suffix and '-'}{suffix}.safetensors"
 
 
-def is_ranks(name: str) -> bool:
+def is_rank_file_name(name: str) -> bool:
     """Whether ``file_name`` gives it."""
-    return _RANKS.fullmatch(name) is not None
+    return _RANK_FILE.fullmatch(name) is not None
 
 
-def parse_folder(location: str) -> Folder | None:
+def parse_folder(location: str) -> CheckpointFolder | None:
     """Read the name at the end of a path or URL; None if it is not ours."""
     name = location.rsplit("/", 1)[-1]
     match = _FOLDER.fullmatch(name)
-    found = Folder(int(match[2]), int(match[1]), location) if match else None
+    found = CheckpointFolder(int(match[2]), int(match[1]), location) if match else None
     # Written in another way it would lead to another folder.
     return found if found is not None and found.name == name else None
 
 
-def is_plain(name: str) -> bool:
+def is_safe_file_name(name: str) -> bool:
     """Whether it can be a rank's file: a name in the checkpoint's folder, not the manifest's."""
-    return _FILE.fullmatch(name) is not None
+    return _SAFE_FILE.fullmatch(name) is not None
 
 
 def to_bytes(manifest: Manifest) -> bytes:
     """JSON with a checksum of its own.
 
     Raises:
-        MessageError: a file's name leads elsewhere; it came from a rank's report.
+        ProtocolError: a file's name leads elsewhere; it came from a rank's report.
     """
     for file in manifest.files:
-        if not is_plain(file.name):
-            raise errors.MessageError(f"{file.name!r} is not the name of a rank's file")
+        if not is_safe_file_name(file.name):
+            raise errors.ProtocolError(f"{file.name!r} is not the name of a rank's file")
     body = _canonical(codec.encode(manifest))
     whole = {"manifest": json.loads(body), "crc32c": checksum.extend(0, body)}
     return json.dumps(whole, indent=1).encode()
 
 
-def from_bytes(data: bytes, folder: Folder) -> Manifest:
+def from_bytes(data: bytes, folder: CheckpointFolder) -> Manifest:
     """Read a manifest and check it against its own checksum and its folder's name.
 
     Raises:
-        TornSnapshot: it is damaged, or belongs to another folder.
+        CorruptSnapshot: it is damaged, or belongs to another folder.
     """
     try:
         parsed = json.loads(data)
         body, stated = _canonical(parsed["manifest"]), parsed["crc32c"]
         manifest = codec.decode(Manifest, parsed["manifest"])
-    except (ValueError, KeyError, TypeError, RecursionError, errors.MessageError) as cause:
-        raise errors.TornSnapshot(f"{folder.manifest_location} cannot be read: {cause}") from cause
+    except (ValueError, KeyError, TypeError, RecursionError, errors.ProtocolError) as cause:
+        raise errors.CorruptSnapshot(
+            f"{folder.manifest_location} cannot be read: {cause}"
+        ) from cause
     if stated != checksum.extend(0, body):
-        raise errors.TornSnapshot(f"{folder.manifest_location} differs from its own checksum")
+        raise errors.CorruptSnapshot(f"{folder.manifest_location} differs from its own checksum")
     if manifest.format != FORMAT:
-        raise errors.TornSnapshot(
+        raise errors.CorruptSnapshot(
             f"{folder.manifest_location} has format {manifest.format}; this version reads {FORMAT}"
         )
     if (manifest.step, manifest.generation) != (folder.step, folder.generation):
-        raise errors.TornSnapshot(f"{folder.manifest_location} speaks of another checkpoint")
-    strange = [file.name for file in manifest.files if not is_plain(file.name)]
+        raise errors.CorruptSnapshot(f"{folder.manifest_location} speaks of another checkpoint")
+    strange = [file.name for file in manifest.files if not is_safe_file_name(file.name)]
     if strange:
-        raise errors.TornSnapshot(f"{folder.manifest_location} names a file {strange[0]!r}")
+        raise errors.CorruptSnapshot(f"{folder.manifest_location} names a file {strange[0]!r}")
     return manifest
 
 

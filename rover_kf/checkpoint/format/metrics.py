@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from rover_kf import errors
 from rover_kf.checkpoint.format.snapshot import Snapshot
 
-KEY = "rover.metrics"
+METRICS_KEY = "rover.metrics"
 """Metadata: JSON of {metric: number}; not there if nothing was measured."""
 
 
@@ -39,26 +39,26 @@ def to_metadata(metrics: Mapping[str, float] | None) -> Mapping[str, str]:
             raise errors.InputError(message) from cause
         if math.isfinite(number):
             finite[str(name)] = number
-    return {KEY: json.dumps(finite, sort_keys=True)} if finite else {}
+    return {METRICS_KEY: json.dumps(finite, sort_keys=True)} if finite else {}
 
 
-def numbers(found: Mapping[str, object] | None) -> dict[str, float]:
+def numeric_only(values: Mapping[str, object] | None) -> dict[str, float]:
     """What a framework has measured, without what is no number: nobody chose to tell that."""
     return {
         str(name): float(value)
-        for name, value in (found or {}).items()
+        for name, value in (values or {}).items()
         if isinstance(value, kinds.Real) and not isinstance(value, bool)
     }
 
 
-def of(snapshot: Snapshot) -> dict[str, float]:
+def read_metrics(snapshot: Snapshot) -> dict[str, float]:
     """What was measured of a snapshot's state.
 
     Raises:
-        TornSnapshot: it cannot be read.
+        CorruptSnapshot: it cannot be read.
     """
     try:
-        parsed = json.loads(snapshot.metadata.get(KEY, "{}"))
+        parsed = json.loads(snapshot.metadata.get(METRICS_KEY, "{}"))
         return {str(name): float(value) for name, value in parsed.items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
-        raise errors.TornSnapshot(f"a snapshot's metrics cannot be read: {cause!r}") from cause
+        raise errors.CorruptSnapshot(f"a snapshot's metrics cannot be read: {cause!r}") from cause

@@ -35,7 +35,7 @@ Resolve = Callable[[str], object]
 
 MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict)
 """What is stored as a dict."""
-_AS_THEY_ARE = frozenset((type(None), bool, int, str, float))
+_JSON_SCALARS = frozenset((type(None), bool, int, str, float))
 """What JSON gives for what stands for itself."""
 _NUMPY = frozenset((
     "bool", "bool_", "int8", "int16", "int32", "int64", "intc", "longlong",
@@ -45,7 +45,7 @@ _NUMPY = frozenset((
 """Scalars that a number of Python's can hold."""
 
 
-def refuse(path: str, value: object) -> Any:
+def reject(path: str, value: object) -> Any:
     """The leaf that knows nothing but plain data.
 
     Raises:
@@ -63,7 +63,7 @@ def refuse(path: str, value: object) -> Any:
     raise errors.UnsupportedState(message)
 
 
-def native(value: object) -> object:
+def to_python_scalar(value: object) -> object:
     """A scalar of numpy's as the number of Python's of its exact value; any other value itself."""
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ in _NUMPY:
@@ -71,7 +71,7 @@ def native(value: object) -> object:
     return value
 
 
-def encode(value: object, leaf: Leaf = refuse, path: str = "") -> Any:
+def encode(value: object, leaf: Leaf = reject, path: str = "") -> Any:
     """Turn plain data into JSON data.
 
     Args:
@@ -105,11 +105,11 @@ def _encode(value: object, leaf: Leaf, path: str) -> Any:
         return {"t": [_encode(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]}
     if isinstance(value, dict) and (kind in MAPPINGS or kind is collections.Counter):
         pairs = [
-            [_encode(key, refuse, f"{path} key"), _encode(item, leaf, f"{path}[{key!r}]")]
+            [_encode(key, reject, f"{path} key"), _encode(item, leaf, f"{path}[{key!r}]")]
             for key, item in value.items()
         ]
         return {"n" if kind is collections.Counter else "d": pairs}
-    plain = native(value)
+    plain = to_python_scalar(value)
     return leaf(path, value) if plain is value else _encode(plain, leaf, path)
 
 
@@ -117,12 +117,12 @@ def parse(text: str) -> Any:
     """JSON data from the text that stands in a snapshot's metadata.
 
     Raises:
-        TornSnapshot: it is no JSON.
+        CorruptSnapshot: it is no JSON.
     """
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as cause:
-        raise errors.TornSnapshot(f"a snapshot's state cannot be read: {cause}") from cause
+        raise errors.CorruptSnapshot(f"a snapshot's state cannot be read: {cause}") from cause
 
 
 def decode(data: Any, resolve: Resolve) -> Any:
@@ -133,18 +133,18 @@ def decode(data: Any, resolve: Resolve) -> Any:
         resolve: gives the tensor of a name.
 
     Raises:
-        TornSnapshot: the data was not made by encode.
+        CorruptSnapshot: the data was not made by encode.
     """
-    if type(data) in _AS_THEY_ARE:
+    if type(data) in _JSON_SCALARS:
         return data
     try:
         ((tag, content),) = data.items()
         return _decode(tag, content, resolve)
     except (AttributeError, TypeError, ValueError, ArithmeticError, LookupError) as cause:
         message = f"a snapshot's plain data cannot be read: {cause}"
-        raise errors.TornSnapshot(message) from cause
+        raise errors.CorruptSnapshot(message) from cause
     except RecursionError as cause:
-        raise errors.TornSnapshot("a snapshot's plain data is nested too deeply") from cause
+        raise errors.CorruptSnapshot("a snapshot's plain data is nested too deeply") from cause
 
 
 def _decode(tag: str, content: Any, resolve: Resolve) -> Any:

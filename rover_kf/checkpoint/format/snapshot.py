@@ -38,11 +38,11 @@ TYPES_KEY = "rover.types"
 
 LENGTH_BYTES = 8
 """Of the header's length, which the file begins with."""
-_MOST_HEADER_BYTES = 100_000_000
+_MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library, and of what is read here."""
-_MOST_DIMENSIONS = 64
+_MAX_DIMENSIONS = 64
 """That torch can have, and what bounds the time that a shape's product takes."""
-_UNREADABLE = (
+_PARSE_ERRORS = (
     ValueError,
     KeyError,
     TypeError,
@@ -79,7 +79,7 @@ class Entry(NamedTuple):
         return math.prod(self.shape) * self.width
 
 
-class Placed(NamedTuple):
+class PlacedTensor(NamedTuple):
     """One tensor with its place in the file."""
 
     entry: Entry
@@ -89,10 +89,10 @@ class Placed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
+class SnapshotLayout:
     """Where everything of a snapshot stands."""
 
-    placed: tuple[Placed, ...]
+    tensors: tuple[PlacedTensor, ...]
     """In file order."""
     data_begin: int
     """First byte of the tensors: 8 + the header with its padding."""
@@ -108,12 +108,12 @@ class Layout:
 class Snapshot:
     """What a file says it holds."""
 
-    tensors: Mapping[str, Placed]
+    tensors: Mapping[str, PlacedTensor]
     metadata: Mapping[str, str]
     length: int
 
 
-def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
+def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> SnapshotLayout:
     """Give each tensor its place, with room in the header for metadata that grows a little.
 
     Args:
@@ -123,24 +123,26 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
     Raises:
         UnsupportedState: the header would be too long to be read again.
     """
-    ordered = in_order(entries)
+    ordered = sort_entries(entries)
     begins = list(itertools.accumulate((entry.nbytes for entry in ordered), initial=0))
     # Offsets in the header are relative to the data, so the text does not depend on its own size.
-    relative = [Placed(e, b, b + e.nbytes) for e, b in zip(ordered, begins, strict=False)]
+    relative = [PlacedTensor(e, b, b + e.nbytes) for e, b in zip(ordered, begins, strict=False)]
     listing, types = _listing(relative)
     text = _header_text(listing, types, metadata)
     data_begin = _data_begin(len(text))
-    placed = tuple(Placed(p.entry, p.begin + data_begin, p.end + data_begin) for p in relative)
-    return Layout(placed, data_begin, data_begin + begins[-1], listing, types)
+    placed = tuple(
+        PlacedTensor(p.entry, p.begin + data_begin, p.end + data_begin) for p in relative
+    )
+    return SnapshotLayout(placed, data_begin, data_begin + begins[-1], listing, types)
 
 
-def in_order(entries: Iterable[Entry]) -> list[Entry]:
+def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Tensors as a file has them."""
     return sorted(entries, key=lambda entry: (entry.nbytes % ALIGNMENT != 0, -entry.width))
 
 
 def header(
-    layout: Layout, metadata: Mapping[str, str], written: Mapping[str, str] = _NONE
+    layout: SnapshotLayout, metadata: Mapping[str, str], written: Mapping[str, str] = _NONE
 ) -> bytes | None:
     """The file's bytes before the tensors; None if the layout has too little room: plan anew.
 
@@ -156,7 +158,7 @@ def header(
     return room.to_bytes(LENGTH_BYTES, "little") + text.ljust(room)
 
 
-def head_bytes(data: bytes | memoryview, file_bytes: int) -> int:
+def header_size(data: bytes | memoryview, file_bytes: int) -> int:
     """How many bytes the header takes, its length's own eight included.
 
     Args:
@@ -164,12 +166,12 @@ def head_bytes(data: bytes | memoryview, file_bytes: int) -> int:
         file_bytes: of the whole file.
 
     Raises:
-        TornSnapshot: a file of that size cannot hold it.
+        CorruptSnapshot: a file of that size cannot hold it.
     """
     length = int.from_bytes(data[:LENGTH_BYTES], "little")
-    if file_bytes < LENGTH_BYTES or length > min(_MOST_HEADER_BYTES, file_bytes - LENGTH_BYTES):
+    if file_bytes < LENGTH_BYTES or length > min(_MAX_HEADER_BYTES, file_bytes - LENGTH_BYTES):
         message = f"a snapshot of {file_bytes} bytes cannot hold a header of {length} bytes"
-        raise errors.TornSnapshot(message)
+        raise errors.CorruptSnapshot(message)
     return LENGTH_BYTES + length
 
 
@@ -181,12 +183,12 @@ def reading(what: str) -> Iterator[None]:
         what: the error names.
 
     Raises:
-        TornSnapshot: it cannot be read.
+        CorruptSnapshot: it cannot be read.
     """
     try:
         yield
-    except _UNREADABLE as cause:
-        raise errors.TornSnapshot(f"a snapshot's {what} cannot be read: {cause!r}") from cause
+    except _PARSE_ERRORS as cause:
+        raise errors.CorruptSnapshot(f"a snapshot's {what} cannot be read: {cause!r}") from cause
 
 
 def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
@@ -197,32 +199,32 @@ def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
         file_bytes: of the whole file, if ``data`` is not all of it.
 
     Raises:
-        TornSnapshot: the bytes are not a whole snapshot's.
+        CorruptSnapshot: the bytes are not a whole snapshot's.
     """
     whole = len(data) if file_bytes is None else file_bytes
-    data_begin = head_bytes(data, whole)
+    data_begin = header_size(data, whole)
     with reading("header"):
         parsed = json.loads(str(memoryview(data)[LENGTH_BYTES:data_begin], "utf-8"))
         metadata = {str(key): str(item) for key, item in parsed.pop("__metadata__", {}).items()}
         types = json.loads(metadata.get(TYPES_KEY, "{}"))
-        placed = _placed(parsed, types, data_begin)
-    _check_places(placed, data_begin, whole)
+        placed = _parse_tensors(parsed, types, data_begin)
+    _check_offsets(placed, data_begin, whole)
     return Snapshot({p.entry.name: p for p in placed}, metadata, whole)
 
 
 def _data_begin(header_bytes: int) -> int:
     """Where tensors begin behind a header, with room for it to grow as far as it can be read."""
-    most = _aligned(LENGTH_BYTES + _MOST_HEADER_BYTES - ALIGNMENT + 1)
+    most = _aligned(LENGTH_BYTES + _MAX_HEADER_BYTES - ALIGNMENT + 1)
     if LENGTH_BYTES + header_bytes > most:
         raise errors.UnsupportedState(
             f"the state's plain data and its tensors' names take {header_bytes / 1e6:.1f} MB, and "
-            f"{_MOST_HEADER_BYTES / 1e6:.1f} MB is the most; store what is large as a tensor: "
+            f"{_MAX_HEADER_BYTES / 1e6:.1f} MB is the most; store what is large as a tensor: "
             "torch.frombuffer(bytearray(data), dtype=torch.uint8) makes one of bytes"
         )
     return min(_aligned(LENGTH_BYTES + header_bytes + header_bytes // 8 + 512), most)
 
 
-def _listing(relative: Iterable[Placed]) -> tuple[str, str]:
+def _listing(relative: Iterable[PlacedTensor]) -> tuple[str, str]:
     tree: dict[str, Any] = {}
     types: dict[str, Any] = {}
     for place in relative:
@@ -251,7 +253,9 @@ def _compact(tree: Any) -> str:
     return json.dumps(tree, separators=(",", ":"))
 
 
-def _placed(listing: Mapping[str, Any], types: Mapping[str, Any], begin: int) -> list[Placed]:
+def _parse_tensors(
+    listing: Mapping[str, Any], types: Mapping[str, Any], begin: int
+) -> list[PlacedTensor]:
     """The tensors of a header; column by column, since a restore waits for thousands of them."""
     items = listing.values()
     shared: dict[Any, Any] = {}  # of tens of thousands many are alike, in type and shape
@@ -261,7 +265,7 @@ def _placed(listing: Mapping[str, Any], types: Mapping[str, Any], begin: int) ->
         first, last = item["data_offsets"]
         begins.append(begin + first)
         ends.append(begin + last)
-    _check_whole_numbers(shapes, begins, ends)
+    _check_integers(shapes, begins, ends)
     dtypes = [shared.setdefault(item["dtype"], item["dtype"]) for item in items]
     widths = [WIDTHS[dtype] for dtype in dtypes]
     if types:
@@ -272,10 +276,10 @@ def _placed(listing: Mapping[str, Any], types: Mapping[str, Any], begin: int) ->
                 shapes[index] = tuple(map(operator.index, shape))
     _check_shapes(listing, shapes, widths, zip(begins, ends, strict=True))
     names = map(sys.intern, listing)  # other files have the same
-    return list(map(Placed, map(Entry, names, dtypes, shapes, widths), begins, ends))
+    return list(map(PlacedTensor, map(Entry, names, dtypes, shapes, widths), begins, ends))
 
 
-def _check_whole_numbers(shapes: list[tuple[Any, ...]], *places: list[Any]) -> None:
+def _check_integers(shapes: list[tuple[Any, ...]], *places: list[Any]) -> None:
     kinds = set(map(type, itertools.chain(*shapes, *places)))
     if not kinds <= {int}:
         found = sorted(kind.__name__ for kind in kinds)
@@ -290,26 +294,26 @@ def _check_shapes(
     places: Iterable[tuple[int, int]],
 ) -> None:
     for name, shape, width, (begin, end) in zip(names, shapes, widths, places, strict=True):
-        if len(shape) > _MOST_DIMENSIONS:
-            message = f"{name} has {len(shape)} dimensions; {_MOST_DIMENSIONS} is the most"
+        if len(shape) > _MAX_DIMENSIONS:
+            message = f"{name} has {len(shape)} dimensions; {_MAX_DIMENSIONS} is the most"
             raise ValueError(message)
         if math.prod(shape) * width != end - begin or (shape and min(shape) < 0):
             message = f"{name} of shape {shape} cannot have {end - begin} bytes"
             raise ValueError(message)
 
 
-def _check_places(placed: list[Placed], data_begin: int, length: int) -> None:
+def _check_offsets(placed: list[PlacedTensor], data_begin: int, length: int) -> None:
     expected = data_begin
     follows = all(here.end == there.begin for here, there in itertools.pairwise(placed))
     ordered = placed if follows else sorted(placed, key=lambda item: (item.begin, item.end))
     for place in ordered:
         if place.begin != expected:
             message = f"{place.entry.name} begins at {place.begin}, expected {expected}"
-            raise errors.TornSnapshot(message)
+            raise errors.CorruptSnapshot(message)
         expected = place.end
     if expected != length:
         message = f"a snapshot's tensors end at {expected}, its bytes at {length}"
-        raise errors.TornSnapshot(message)
+        raise errors.CorruptSnapshot(message)
 
 
 def _aligned(size: int) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.checkpoint.format.snapshot import Entry, Snapshot, reading
 
-KEY = "rover.pieces"
+LAYOUT_KEY = "rover.pieces"
 """Metadata: JSON of {"own": [names], "pieces": {name: [shape, offsets, copy]}}, and "alike": false
 where shared tensors need not be bit-equal, "complete": true where a rank with pieces needs no other
 snapshot, "ranks" and "common" where a pod keeps shared tensors once."""
@@ -59,7 +59,7 @@ class Box:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Piece:
+class TensorShard:
     """What a snapshot says of a tensor that it holds a part of."""
 
     shape: tuple[int, ...]
@@ -71,75 +71,77 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kinds:
+class TensorLayout:
     """Of all tensors of a snapshot; what is named in neither is shared."""
 
-    own: frozenset[str] = frozenset()
-    pieces: Mapping[str, Piece] = dataclasses.field(default_factory=dict)
-    alike: bool = True
+    rank_local: frozenset[str] = frozenset()
+    shards: Mapping[str, TensorShard] = dataclasses.field(default_factory=dict)
+    bit_equal: bool = True
     """Shared tensors are bit-equal on every rank; False: any rank's will do (torch's DCP)."""
-    ranks: int = 1
+    writes_for_ranks: int = 1
     """Whose shares of the shared tensors are written from here: this rank's and so many less one
     after it, of the same pod; 0: a light snapshot, which has none of them."""
-    common: int = 0
+    replicated_crc: int = 0
     """Of a light snapshot: CRC-32 of what the shared tensors are (checkpoint.split)."""
     complete: bool = False
     """The rank that holds pieces has all that it saved in this snapshot."""
 
     def to_text(self) -> str:
         """As it stands in the metadata."""
-        pieces = {name: [p.shape, p.offsets, p.copy] for name, p in self.pieces.items()}
-        tree: dict[str, object] = {"own": sorted(self.own), "pieces": pieces}
-        if not self.alike:
+        pieces = {name: [p.shape, p.offsets, p.copy] for name, p in self.shards.items()}
+        tree: dict[str, object] = {"own": sorted(self.rank_local), "pieces": pieces}
+        if not self.bit_equal:
             tree["alike"] = False
         if self.complete:
             tree["complete"] = True
-        if self.ranks != 1:
-            tree |= {"ranks": self.ranks, "common": self.common}
+        if self.writes_for_ranks != 1:
+            tree |= {"ranks": self.writes_for_ranks, "common": self.replicated_crc}
         return json.dumps(tree, separators=(",", ":"))
 
     def box(self, entry: Entry) -> Box:
         """Which part of its tensor an entry is; the whole one unless it is a piece."""
-        piece = self.pieces.get(entry.name)
+        piece = self.shards.get(entry.name)
         return Box(piece.offsets if piece else (0,) * len(entry.shape), entry.shape)
 
-    def shape(self, entry: Entry) -> tuple[int, ...]:
+    def full_shape(self, entry: Entry) -> tuple[int, ...]:
         """Of the whole tensor."""
-        piece = self.pieces.get(entry.name)
+        piece = self.shards.get(entry.name)
         return piece.shape if piece else entry.shape
 
 
-def kinds_of(snapshot: Snapshot) -> Kinds:
+def read_tensor_layout(snapshot: Snapshot) -> TensorLayout:
     """Read the kinds from a snapshot's metadata; without any, every tensor is the rank's own.
 
     Raises:
-        TornSnapshot: they cannot be read, or a piece does not lie inside its tensor.
+        CorruptSnapshot: they cannot be read, or a piece does not lie inside its tensor.
     """
-    text = snapshot.metadata.get(KEY)
+    text = snapshot.metadata.get(LAYOUT_KEY)
     if text is None:
-        return Kinds(own=frozenset(snapshot.tensors))
+        return TensorLayout(rank_local=frozenset(snapshot.tensors))
     with reading("pieces"):
         parsed = json.loads(text)
         own = frozenset(str(name) for name in parsed["own"])
-        shared: dict[Piece, Piece] = {}  # of tens of thousands many are cut alike
+        shared: dict[TensorShard, TensorShard] = {}  # of tens of thousands many are cut alike
         pieces = {
             sys.intern(name): shared.setdefault(piece, piece)
-            for name, piece in ((str(n), _piece(told)) for n, told in parsed["pieces"].items())
+            for name, piece in (
+                (str(n), _parse_shard(told)) for n, told in parsed["pieces"].items()
+            )
         }
         alike = bool(parsed.get("alike", True))
         ranks, common = int(parsed.get("ranks", 1)), int(parsed.get("common", 0))
         complete = bool(parsed.get("complete", False))
     for name, piece in pieces.items():
-        _check(name, piece, snapshot)
-    return Kinds(own, pieces, alike, ranks, common, complete)
+        _check_inside(name, piece, snapshot)
+    return TensorLayout(own, pieces, alike, ranks, common, complete)
 
 
-def _piece(told: Sequence[Any]) -> Piece:
-    shape, offsets, copy = told
-    return Piece(tuple(map(int, shape)), tuple(map(int, offsets)), int(copy))
+def _parse_shard(encoded: Sequence[Any]) -> TensorShard:
+    shape, offsets, copy = encoded
+    return TensorShard(tuple(map(int, shape)), tuple(map(int, offsets)), int(copy))
 
 
-def _check(name: str, piece: Piece, snapshot: Snapshot) -> None:
+def _check_inside(name: str, piece: TensorShard, snapshot: Snapshot) -> None:
     place = snapshot.tensors.get(name)
     sizes = place.entry.shape if place else ()
     fits = len(piece.shape) == len(piece.offsets) == len(sizes) and all(
@@ -147,4 +149,4 @@ def _check(name: str, piece: Piece, snapshot: Snapshot) -> None:
         for begin, size, whole in zip(piece.offsets, sizes, piece.shape, strict=True)
     )
     if place is None or not fits:
-        raise errors.TornSnapshot(f"{name} of shape {sizes} does not lie inside {piece}")
+        raise errors.CorruptSnapshot(f"{name} of shape {sizes} does not lie inside {piece}")

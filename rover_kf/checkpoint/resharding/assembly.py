@@ -14,15 +14,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Wanted
+from rover_kf.api.checkpoints import RequestedBoxes
 from rover_kf.checkpoint.format import snapshot
-from rover_kf.checkpoint.format.snapshot import Entry, Placed, Snapshot
-from rover_kf.checkpoint.format.tensor_layout import KEY, Box, Kinds, Piece, kinds_of
-from rover_kf.checkpoint.resharding.copy_runs import Copy, Lying, runs
-from rover_kf.checkpoint.resharding.requested_boxes import Wishes, wishes_of
-from rover_kf.checkpoint.resharding.write_shares import common_of
+from rover_kf.checkpoint.format.snapshot import Entry, PlacedTensor, Snapshot
+from rover_kf.checkpoint.format.tensor_layout import (
+    LAYOUT_KEY,
+    Box,
+    TensorLayout,
+    TensorShard,
+    read_tensor_layout,
+)
+from rover_kf.checkpoint.resharding.copy_runs import CopyRun, Strided, plan_runs
+from rover_kf.checkpoint.resharding.requested_boxes import RequestedBoxIndex, index_requested
+from rover_kf.checkpoint.resharding.write_shares import replicated_crc
 
-_MADE_ANEW = frozenset({KEY, snapshot.TYPES_KEY})
+_REGENERATED_KEYS = frozenset({LAYOUT_KEY, snapshot.TYPES_KEY})
 """Of a header's metadata; long where there are many tensors."""
 
 
@@ -32,57 +38,59 @@ class Assembly:
 
     header: bytes
     length: int
-    copies: tuple[tuple[Copy, ...], ...]
+    copies: tuple[tuple[CopyRun, ...], ...]
     """Of each source, in its order; empty for a source that is not needed."""
-    in_pieces: bool
+    is_sharded: bool
     """Whether it has parts of tensors only: the other ranks hold the rest."""
 
 
-class _Gift(NamedTuple):
+class _Contribution(NamedTuple):
     """What a source gives of a tensor."""
 
     source: int
     number: int
     """Of the sources that give some of it: where it begins there the tensor's goal tells."""
-    there: Box
+    source_box: Box
     box: Box
 
 
-class _Course(NamedTuple):
+class _Coverage(NamedTuple):
     """What is needed, and who gives it, of tensors that are cut alike: there may be thousands."""
 
     box: Box
     shape: tuple[int, ...]
     """Of the whole tensor."""
     missing: tuple[Box, ...]
-    gifts: tuple[_Gift, ...] = ()
-    givers: int = 0
+    contributions: tuple[_Contribution, ...] = ()
+    contributor_count: int = 0
 
-    def after(self, source: int, there: Box) -> _Course:
+    def with_source(self, source: int, available: Box) -> _Coverage:
         """Have a source give what is still missing: each element comes once."""
         rest: list[Box] = []
-        gifts: list[_Gift] = []
+        gifts: list[_Contribution] = []
         for box in self.missing:
-            common = box.overlap(there)
+            common = box.overlap(available)
             if common is None:
                 rest.append(box)
             else:
-                gifts.append(_Gift(source, self.givers, there, common))
-                rest.extend(_without(box, common))
+                gifts.append(_Contribution(source, self.contributor_count, available, common))
+                rest.extend(_subtract(box, common))
         if not gifts:
             return self
         return self._replace(
-            missing=tuple(rest), gifts=(*self.gifts, *gifts), givers=self.givers + 1
+            missing=tuple(rest),
+            contributions=(*self.contributions, *gifts),
+            contributor_count=self.contributor_count + 1,
         )
 
 
 @dataclasses.dataclass(slots=True)
-class _Goal:
+class _Target:
     """Of one tensor."""
 
     entry: Entry
-    course: _Course
-    begins: tuple[int, ...] = ()
+    coverage: _Coverage
+    source_offsets: tuple[int, ...] = ()
     """Where it begins in each source that gives some of it."""
 
     def check(self) -> None:
@@ -91,15 +99,15 @@ class _Goal:
         Raises:
             CheckpointError: nobody gives it.
         """
-        for missing in self.course.missing:
+        for missing in self.coverage.missing:
             raise errors.CheckpointError(
                 f"nobody holds {self.entry.name} from {missing.offsets} on, {missing.sizes} of "
-                f"{self.course.shape}: a rank's state is missing"
+                f"{self.coverage.shape}: a rank's state is missing"
             )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Own:
+class _RankLocal:
     """Of the source whose own tensors and plain data the rank takes."""
 
     names: frozenset[str]
@@ -118,123 +126,132 @@ class Assembler:
             named then comes as it lies there.
     """
 
-    def __init__(self, wishes: Wishes, *, ranks: int = 1, same_place: bool = False) -> None:
-        self._wishes, self._ranks, self._same_place = wishes, ranks, same_place
-        self._goals: dict[str, _Goal] = {}
-        self._own: _Own | None = None
-        self._begun: dict[tuple[Box, tuple[int, ...]], _Course] = {}
-        self._turns: dict[tuple[int, Box], tuple[_Course, _Course]] = {}
+    def __init__(
+        self, requested: RequestedBoxIndex, *, ranks: int = 1, same_rank: bool = False
+    ) -> None:
+        self._requested, self._ranks, self._same_rank = requested, ranks, same_rank
+        self._targets: dict[str, _Target] = {}
+        self._rank_local: _RankLocal | None = None
+        self._coverages: dict[tuple[Box, tuple[int, ...]], _Coverage] = {}
+        self._transitions: dict[tuple[int, Box], tuple[_Coverage, _Coverage]] = {}
         """What becomes of a course, here by its identity, where the present source holds a box."""
 
-    def add(self, source: int, head: Snapshot, kinds: Kinds) -> None:
+    def add(self, source: int, head: Snapshot, layout: TensorLayout) -> None:
         """Tell of the next source; of several that hold the same part the first one gives it.
 
         Args:
             source: its index; the first one that is told has the rank's own tensors.
             head: what it holds, of the one step.
-            kinds: of its tensors.
+            layout: of its tensors.
 
         Raises:
             CheckpointError: it has a tensor in another shape than one before, or than the script.
         """
-        is_own = self._own is None
+        is_own = self._rank_local is None
         if is_own:
-            told = {name: text for name, text in head.metadata.items() if name not in _MADE_ANEW}
-            self._own = _Own(kinds.own, told)
+            told = {
+                name: text for name, text in head.metadata.items() if name not in _REGENERATED_KEYS
+            }
+            self._rank_local = _RankLocal(layout.rank_local, told)
         for place in head.tensors.values():
-            if is_own or place.entry.name not in kinds.own:
-                self._take(source, place, kinds)
-        self._turns.clear()
+            if is_own or place.entry.name not in layout.rank_local:
+                self._add_tensor(source, place, layout)
+        self._transitions.clear()
 
-    def _take(self, source: int, place: Placed, kinds: Kinds) -> None:
-        entry, shape = place.entry, kinds.shape(place.entry)
-        goal = self._goals.get(entry.name)
+    def _add_tensor(self, source: int, tensor: PlacedTensor, layout: TensorLayout) -> None:
+        entry, shape = tensor.entry, layout.full_shape(tensor.entry)
+        goal = self._targets.get(entry.name)
         if goal is None:
-            goal = self._goals[entry.name] = self._goal(entry, shape, kinds)
-        elif (shape, entry.dtype) != (goal.course.shape, goal.entry.dtype):
-            known = f"{goal.entry.dtype} {goal.course.shape}"
+            goal = self._targets[entry.name] = self._make_target(entry, shape, layout)
+        elif (shape, entry.dtype) != (goal.coverage.shape, goal.entry.dtype):
+            known = f"{goal.entry.dtype} {goal.coverage.shape}"
             raise errors.CheckpointError(
                 f"{entry.name} was saved as {known} by one rank and as {entry.dtype} {shape} by "
                 "another"
             )
-        if goal.course.missing:
-            course, there = goal.course, kinds.box(entry)
+        if goal.coverage.missing:
+            course, there = goal.coverage, layout.box(entry)
             key = id(course), there
-            if key not in self._turns:
-                self._turns[key] = course, course.after(source, there)
-            goal.course = self._turns[key][1]
-            if goal.course is not course:
-                goal.begins += (place.begin,)
+            if key not in self._transitions:
+                self._transitions[key] = course, course.with_source(source, there)
+            goal.coverage = self._transitions[key][1]
+            if goal.coverage is not course:
+                goal.source_offsets += (tensor.begin,)
 
-    def _goal(self, entry: Entry, shape: tuple[int, ...], kinds: Kinds) -> _Goal:
-        box = self._wishes.box(entry.name, shape)
+    def _make_target(self, entry: Entry, shape: tuple[int, ...], layout: TensorLayout) -> _Target:
+        box = self._requested.box(entry.name, shape)
         if box is None:
             whole = Box((0,) * len(shape), shape)
-            box = kinds.box(entry) if self._same_place else whole
+            box = layout.box(entry) if self._same_rank else whole
         missing = () if box.is_empty else (box,)
-        course = self._begun.setdefault((box, shape), _Course(box, shape, missing))
-        return _Goal(entry._replace(shape=course.box.sizes), course)
+        course = self._coverages.setdefault((box, shape), _Coverage(box, shape, missing))
+        return _Target(entry._replace(shape=course.box.sizes), course)
 
-    def made(self, sources: int) -> Assembly:
+    def build(self, source_count: int) -> Assembly:
         """The plan, when so many sources have been told.
 
         Raises:
             CheckpointError: no source holds a part that is needed.
         """
-        assert self._own is not None  # noqa: S101 - there is a source
-        goals, own, common = self._goals, self._own, 0
+        assert self._rank_local is not None  # noqa: S101 - there is a source
+        goals, own, common = self._targets, self._rank_local, 0
         if not self._ranks:
             shared = [goal.entry for name, goal in goals.items() if name not in own.names]
-            common = common_of(snapshot.in_order(shared))
+            common = replicated_crc(snapshot.sort_entries(shared))
             goals = {name: goal for name, goal in goals.items() if name in own.names}
-        courses = ((name, goal.course) for name, goal in goals.items())
-        pieces = {n: Piece(c.shape, c.box.offsets) for n, c in courses if c.box.sizes != c.shape}
+        courses = ((name, goal.coverage) for name, goal in goals.items())
+        pieces = {
+            n: TensorShard(c.shape, c.box.offsets) for n, c in courses if c.box.sizes != c.shape
+        }
         ranks = 1 if pieces else self._ranks
-        told = Kinds(own.names, pieces, ranks=ranks, common=common, complete=bool(pieces))
-        metadata = {**own.metadata, KEY: told.to_text()}
+        told = TensorLayout(
+            own.names, pieces, writes_for_ranks=ranks, replicated_crc=common, complete=bool(pieces)
+        )
+        metadata = {**own.metadata, LAYOUT_KEY: told.to_text()}
         layout = snapshot.plan((goal.entry for goal in goals.values()), metadata)
         head = snapshot.header(layout, metadata)
         assert head is not None  # noqa: S101 - a new layout has room for its own header
-        copies: list[list[Copy]] = [[] for _ in range(sources)]
-        for place in layout.placed:
+        copies: list[list[CopyRun]] = [[] for _ in range(source_count)]
+        for place in layout.tensors:
             goal = goals[place.entry.name]
             goal.check()
-            here = Lying(place.begin, goal.course.box)
-            for gift in goal.course.gifts:
-                there = Lying(goal.begins[gift.number], gift.there)
-                copies[gift.source] += runs(gift.box, there, here, goal.entry.width)
+            here = Strided(place.begin, goal.coverage.box)
+            for gift in goal.coverage.contributions:
+                there = Strided(goal.source_offsets[gift.number], gift.source_box)
+                copies[gift.source] += plan_runs(gift.box, there, here, goal.entry.width)
         ordered = (tuple(sorted(found, key=lambda copy: copy.begin)) for found in copies)
         return Assembly(head, layout.length, tuple(ordered), bool(pieces))
 
 
 def plan(
     sources: Sequence[Snapshot],
-    own: int,
-    wanted: Sequence[Wanted] = (),
+    local_index: int,
+    requested: Sequence[RequestedBoxes] = (),
     *,
     ranks: int = 1,
-    same_place: bool = False,
+    same_rank: bool = False,
 ) -> Assembly:
     """Say how to make a rank's snapshot of sources that are all at hand.
 
     Args:
-        sources: of one step; of several that hold the same part, ``own`` and then the first wins.
-        own: index of the one whose own tensors and plain data the rank takes.
-        wanted: see Assembler, as the others.
+        sources: of one step; of several that hold the same part, ``local_index`` and then the
+            first wins.
+        local_index: index of the one whose own tensors and plain data the rank takes.
+        requested: see Assembler, as the others.
         ranks: likewise.
-        same_place: likewise.
+        same_rank: likewise.
 
     Raises:
         CheckpointError: no source holds a part that is needed, or the tensor has another shape.
-        TornSnapshot: a source's header cannot be read.
+        CorruptSnapshot: a source's header cannot be read.
     """
-    assembler = Assembler(wishes_of(wanted), ranks=ranks, same_place=same_place)
-    for index in (own, *(index for index in range(len(sources)) if index != own)):
-        assembler.add(index, sources[index], kinds_of(sources[index]))
-    return assembler.made(len(sources))
+    assembler = Assembler(index_requested(requested), ranks=ranks, same_rank=same_rank)
+    for index in (local_index, *(index for index in range(len(sources)) if index != local_index)):
+        assembler.add(index, sources[index], read_tensor_layout(sources[index]))
+    return assembler.build(len(sources))
 
 
-def _without(box: Box, hole: Box) -> Iterator[Box]:
+def _subtract(box: Box, hole: Box) -> Iterator[Box]:
     """The box without a box inside it, as boxes."""
     offsets, sizes = list(box.offsets), list(box.sizes)
     for axis in range(len(sizes)):

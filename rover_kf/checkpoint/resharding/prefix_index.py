@@ -12,27 +12,27 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Begins(Generic[T]):
+class PrefixIndex(Generic[T]):
     """Found by a look for each length of a begin, not for each begin.
 
     A mixture of experts has tens of thousands of parameters, and several tensors of each.
     """
 
-    known: Mapping[str, T]
+    entries: Mapping[str, T]
     """By the begin of names."""
     lengths: tuple[int, ...]
     """Of all begins, the shortest first."""
 
-    def of(self, name: str) -> Iterator[T]:
+    def matches(self, name: str) -> Iterator[T]:
         """Of each begin that the name has, the shortest first."""
         for length in self.lengths:
             if length > len(name):
                 return
-            found = self.known.get(name[:length])
+            found = self.entries.get(name[:length])
             if found is not None:
                 yield found
 
 
-def by_begin(known: Mapping[str, T]) -> Begins[T]:
+def index_by_prefix(entries: Mapping[str, T]) -> PrefixIndex[T]:
     """For names that begin so."""
-    return Begins(known, tuple(sorted({len(begin) for begin in known})))
+    return PrefixIndex(entries, tuple(sorted({len(begin) for begin in entries})))

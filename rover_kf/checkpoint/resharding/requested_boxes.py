@@ -10,15 +10,15 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Wanted
+from rover_kf.api.checkpoints import RequestedBoxes
 from rover_kf.checkpoint.format.snapshot import Snapshot
-from rover_kf.checkpoint.format.tensor_layout import Box, Kinds
-from rover_kf.checkpoint.resharding.prefix_index import Begins, by_begin
+from rover_kf.checkpoint.format.tensor_layout import Box, TensorLayout
+from rover_kf.checkpoint.resharding.prefix_index import PrefixIndex, index_by_prefix
 
-_NONE: Mapping[str, Place] = MappingProxyType({})
+_NONE: Mapping[str, TensorBox] = MappingProxyType({})
 
 
-class Place(NamedTuple):
+class TensorBox(NamedTuple):
     """The part of a tensor that a training process holds."""
 
     shape: tuple[int, ...]
@@ -27,64 +27,66 @@ class Place(NamedTuple):
     sizes: tuple[int, ...]
 
 
-def together(names: Mapping[str, Place], begins: Mapping[str, Place] = _NONE) -> tuple[Wanted, ...]:
+def group_by_box(
+    names: Mapping[str, TensorBox], prefixes: Mapping[str, TensorBox] = _NONE
+) -> tuple[RequestedBoxes, ...]:
     """What it tells of them: tensors that are cut alike at once.
 
     Args:
         names: of tensors.
-        begins: of names.
+        prefixes: of names.
     """
-    alike: dict[Place, tuple[list[str], list[str]]] = {}
-    for number, some in enumerate((names, begins)):
+    alike: dict[TensorBox, tuple[list[str], list[str]]] = {}
+    for number, some in enumerate((names, prefixes)):
         for name, place in some.items():
             alike.setdefault(place, ([], []))[number].append(name)
-    return tuple(Wanted(*place, tuple(n), tuple(b)) for place, (n, b) in alike.items())
+    return tuple(RequestedBoxes(*place, tuple(n), tuple(b)) for place, (n, b) in alike.items())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wishes:
+class RequestedBoxIndex:
     """As it told them, by name."""
 
-    exact: Mapping[str, Wanted]
-    begins: Begins[Wanted]
+    exact: Mapping[str, RequestedBoxes]
+    prefixes: PrefixIndex[RequestedBoxes]
 
     def box(self, name: str, shape: tuple[int, ...]) -> Box | None:
         """What is wanted of a tensor; None: it is not named.
 
         Raises:
-            DoesNotFit: the script has it in another shape.
+            IncompatibleState: the script has it in another shape.
         """
         wish = self.exact.get(name)
         if wish is None:
-            fitting = (wish for wish in self.begins.of(name) if wish.shape == shape)
+            fitting = (wish for wish in self.prefixes.matches(name) if wish.shape == shape)
             wish = next(fitting, None)
         elif wish.shape != shape:
             message = f"{name} was saved with shape {shape}; this script has it as {wish.shape}"
-            raise errors.DoesNotFit(message)
+            raise errors.IncompatibleState(message)
         return None if wish is None else Box(wish.offsets, wish.sizes)
 
 
-def lies_as_wished(head: Snapshot, kinds: Kinds, wishes: Wishes) -> bool:
+def matches_request(head: Snapshot, layout: TensorLayout, requested: RequestedBoxIndex) -> bool:
     """Whether a rank that saved this, in a world of the same size, can go on from it as it is.
 
     Raises:
-        DoesNotFit: the script has a tensor in another shape.
+        IncompatibleState: the script has a tensor in another shape.
     """
-    if not kinds.complete:
+    if not layout.complete:
         return False
     for entry in (place.entry for place in head.tensors.values()):
-        box = wishes.box(entry.name, kinds.shape(entry))
+        box = requested.box(entry.name, layout.full_shape(entry))
         # A piece that is not named comes whole: the script may hold all of it now.
-        if box != kinds.box(entry) and (box is not None or entry.name in kinds.pieces):
+        if box != layout.box(entry) and (box is not None or entry.name in layout.shards):
             return False
     return True
 
 
-def wishes_of(wanted: Iterable[Wanted]) -> Wishes:
+def index_requested(requested: Iterable[RequestedBoxes]) -> RequestedBoxIndex:
     """Put a training process's words in order."""
-    exact: dict[str, Wanted] = {}
-    begins: dict[str, Wanted] = {}
-    for wish in wanted:
+    exact: dict[str, RequestedBoxes] = {}
+    begins: dict[str, RequestedBoxes] = {}
+    for wish in requested:
         exact |= dict.fromkeys(wish.names, wish)
-        begins |= dict.fromkeys(wish.begins, wish)
-    return Wishes(exact, by_begin(begins))
+        begins |= dict.fromkeys(wish.prefixes, wish)
+    return RequestedBoxIndex(exact, index_by_prefix(begins))

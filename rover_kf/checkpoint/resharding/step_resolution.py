@@ -12,19 +12,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
+from rover_kf.api.checkpoints import RestoreStepReply, RestoreStepRequest, SlotInfo
 from rover_kf.checkpoint import rank_ranges
 
 Key = tuple[int, int]
 """Step, round."""
 
-_MOST_OTHERS = 2
+_MAX_OTHERS = 2
 """Holders that a rank may turn to where the first one does not give; of a large world there are
 thousands."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stored:
+class StoredStep:
     """The newest good checkpoint on storage."""
 
     step: int
@@ -35,8 +35,10 @@ class Stored:
 
 
 def resolve(
-    requests: Sequence[ResolveRequest], stored: Stored | None, absent: Sequence[Holding] = ()
-) -> Mapping[int, ResolveReply]:
+    requests: Sequence[RestoreStepRequest],
+    stored: StoredStep | None,
+    absent: Sequence[SlotInfo] = (),
+) -> Mapping[int, RestoreStepReply]:
     """Choose the common step.
 
     Memory goes before storage unless storage is newer. A replicated state needs one holder, any
@@ -55,52 +57,57 @@ def resolve(
         CheckpointError: ranks' parts of the only state are lost.
     """
     world_size = len(requests)
-    holdings = _held(requests, absent)
-    chosen = _newest(holdings, world_size)
+    holdings = _collect_holdings(requests, absent)
+    chosen = _newest_complete(holdings, world_size)
     if stored is not None and (not chosen or stored.step > chosen[0].step):
         if not stored.fits:
             raise _wrong_world(stored.world_size, world_size)
-        reply = ResolveReply(stored.step, "storage", path=stored.path)
+        reply = RestoreStepReply(stored.step, "storage", path=stored.path)
         return {request.rank: reply for request in requests}
     if not chosen:
         if holdings:
             raise _incomplete(holdings, world_size)
-        return {request.rank: ResolveReply(None, "none") for request in requests}
-    replies = {request.rank: _source(request, chosen) for request in requests}
-    rebuilding = any(holding.replica for reply in replies.values() for holding in reply.holdings)
+        return {request.rank: RestoreStepReply(None, "none") for request in requests}
+    replies = {request.rank: _choose_source(request, chosen) for request in requests}
+    rebuilding = any(holding.replica for reply in replies.values() for holding in reply.slots)
     return {
-        rank: dataclasses.replace(reply, rebuilding=rebuilding) for rank, reply in replies.items()
+        rank: dataclasses.replace(reply, replicas_in_use=rebuilding)
+        for rank, reply in replies.items()
     }
 
 
-def newest_in_memory(requests: Sequence[ResolveRequest], absent: Sequence[Holding] = ()) -> int:
+def newest_in_memory(
+    requests: Sequence[RestoreStepRequest], absent: Sequence[SlotInfo] = ()
+) -> int:
     """The newest step that memory alone can restore; 0: none.
 
     Args:
         requests: one of each rank of the round.
         absent: as for ``resolve``.
     """
-    chosen = _newest(_held(requests, absent), len(requests))
+    chosen = _newest_complete(_collect_holdings(requests, absent), len(requests))
     return chosen[0].step if chosen else 0
 
 
-def _held(requests: Sequence[ResolveRequest], absent: Sequence[Holding]) -> Sequence[Holding]:
-    return [*(holding for request in requests for holding in request.holdings), *absent]
+def _collect_holdings(
+    requests: Sequence[RestoreStepRequest], absent: Sequence[SlotInfo]
+) -> Sequence[SlotInfo]:
+    return [*(holding for request in requests for holding in request.slots), *absent]
 
 
-def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
+def _newest_complete(holdings: Sequence[SlotInfo], world_size: int) -> Sequence[SlotInfo]:
     """All holdings of the newest state that is whole; none if none is.
 
     While a world of another size is being restored both worlds' parts of one step are around: they
     count apart, and are whole apart.
     """
-    states: dict[tuple[Key, int], list[Holding]] = {}
+    states: dict[tuple[Key, int], list[SlotInfo]] = {}
     for holding in holdings:
         saved = 0 if holding.replicated else holding.world_size
         if not holding.ranks:
             continue  # a light slot adds to another one
         if holding.replicated or holding.pieces or saved == world_size:
-            states.setdefault(((holding.step, holding.round), saved), []).append(holding)
+            states.setdefault(((holding.step, holding.origin_round), saved), []).append(holding)
     whole = [
         (key, saved == world_size, saved == 0, found)
         for (key, saved), found in states.items()
@@ -110,42 +117,45 @@ def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
     return max(whole, key=lambda state: state[:3])[3] if whole else ()
 
 
-def _source(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
+def _choose_source(request: RestoreStepRequest, chosen: Sequence[SlotInfo]) -> RestoreStepReply:
     if chosen[0].pieces and chosen[0].world_size != request.world_size:
-        return _all(request, chosen)
-    for holding in request.holdings:
+        return _all_ranks(request, chosen)
+    for holding in request.slots:
         if holding in chosen and (holding.replicated or holding.rank == request.rank):
-            return ResolveReply(holding.step, "memory", (holding,))
+            return RestoreStepReply(holding.step, "memory", (holding,))
     holders = [h for h in chosen if h.replicated or h.rank == request.rank]
     # Spread the load of many newcomers over those who hold it.
     holders.sort(key=lambda h: h.rank)
     at = request.rank % len(holders)
     holding, *others = (*holders[at:], *holders[:at])
-    return ResolveReply(holding.step, "peer", (holding,), others=tuple(others[:_MOST_OTHERS]))
+    return RestoreStepReply(
+        holding.step, "peer", (holding,), alternatives=tuple(others[:_MAX_OTHERS])
+    )
 
 
-def _all(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
+def _all_ranks(request: RestoreStepRequest, chosen: Sequence[SlotInfo]) -> RestoreStepReply:
     """One holding of every rank of the world that saved it, the pod's own where it has one.
 
     No copy where the rank's own slot is there: slots that grow may need the copies' room.
     """
-    own = set(request.holdings)
+    own = set(request.slots)
     by_rank = {h.rank: h for h in sorted(chosen, key=lambda h: (not h.replica, h in own))}
     first = request.rank % chosen[0].world_size
     ordered = (by_rank[first], *(h for rank, h in sorted(by_rank.items()) if rank != first))
     source = "memory" if own.issuperset(ordered) else "peer"
-    return ResolveReply(chosen[0].step, source, ordered)
+    return RestoreStepReply(chosen[0].step, source, ordered)
 
 
-def _incomplete(holdings: Sequence[Holding], world_size: int) -> errors.CheckpointError:
-    newest = max(holdings, key=lambda holding: (holding.step, holding.round))
+def _incomplete(holdings: Sequence[SlotInfo], world_size: int) -> errors.CheckpointError:
+    newest = max(holdings, key=lambda holding: (holding.step, holding.origin_round))
     if not newest.pieces and newest.world_size != world_size:
         return _wrong_world(newest.world_size, world_size)
-    key = (newest.step, newest.round, newest.world_size)
-    held = {h.rank for h in holdings if (h.step, h.round, h.world_size) == key}
+    key = (newest.step, newest.origin_round, newest.world_size)
+    held = {h.rank for h in holdings if (h.step, h.origin_round, h.world_size) == key}
     lacking = sorted(set(range(newest.world_size)) - held)
     return errors.CheckpointError(
-        f"step {newest.step} lacks ranks {rank_ranges.shown(lacking)} of {newest.world_size}: they "
+        f"step {newest.step} lacks ranks {rank_ranges.format_ranks(lacking)} of "
+        f"{newest.world_size}: they "
         "were lost with their pods and those that kept replicas, and no checkpoint is on storage. "
         "Start the job anew, with checkpoint.path set so that it can go back to storage"
     )

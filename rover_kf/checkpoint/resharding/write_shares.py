@@ -15,17 +15,22 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from rover_kf.checkpoint.format import snapshot
-from rover_kf.checkpoint.format.snapshot import Entry, Placed, Snapshot
-from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece, kinds_of
+from rover_kf.checkpoint.format.snapshot import Entry, PlacedTensor, Snapshot
+from rover_kf.checkpoint.format.tensor_layout import (
+    LAYOUT_KEY,
+    TensorLayout,
+    TensorShard,
+    read_tensor_layout,
+)
 
 SMALL_BYTES = 64 << 10
 """A tensor up to this size is not cut."""
-MOST_SHARED = 32
+MAX_SHARED = 32
 """Of a rank's file what other ranks store, too, is at most one part in so many."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class WriteShare:
     """A rank's file: its first bytes, then ranges of the slot, end to end."""
 
     header: bytes
@@ -34,21 +39,21 @@ class Share:
     """Begin and end in the slot; adjoining ones are joined."""
     length: int
     """Bytes of the file."""
-    common: int
+    replicated_crc: int
     """CRC-32 of what the shared tensors are; the ranks must agree on it."""
-    ranks: int
+    writes_for_ranks: int
     """Whose shares it has: the rank's and so many less one after it; 0: none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Part:
+class _TensorPart:
     """Some rows of a tensor of the slot, or all of it."""
 
-    place: Placed
-    piece: Piece | None = None
+    tensor: PlacedTensor
+    shard: TensorShard | None = None
 
 
-def share(whole: Snapshot, rank: int, world_size: int) -> Share:
+def plan_share(whole: Snapshot, rank: int, world_size: int) -> WriteShare:
     """The part of a snapshot that a rank writes.
 
     Args:
@@ -56,42 +61,48 @@ def share(whole: Snapshot, rank: int, world_size: int) -> Share:
         rank: whose file it is.
         world_size: how many ranks write.
     """
-    kinds = kinds_of(whole)
-    places = sorted(whole.tensors.values(), key=_order)
-    apart = kinds.own | kinds.pieces.keys()
+    kinds = read_tensor_layout(whole)
+    places = sorted(whole.tensors.values(), key=_file_order)
+    apart = kinds.rank_local | kinds.shards.keys()
     shared = [place for place in places if place.entry.name not in apart]
-    common = common_of(place.entry for place in shared) if kinds.ranks else kinds.common
-    if _is_file(whole, kinds, shared):
-        return Share(b"", ((0, whole.length),), whole.length, common, kinds.ranks)
-    chosen = list(_cut(shared, (rank, rank + kinds.ranks), world_size))
+    common = (
+        replicated_crc(place.entry for place in shared)
+        if kinds.writes_for_ranks
+        else kinds.replicated_crc
+    )
+    if _is_whole_slot(whole, kinds, shared):
+        return WriteShare(b"", ((0, whole.length),), whole.length, common, kinds.writes_for_ranks)
+    chosen = list(_select_parts(shared, (rank, rank + kinds.writes_for_ranks), world_size))
     for place in places:
-        piece = kinds.pieces.get(place.entry.name)
-        if place.entry.name in kinds.own or (piece is not None and piece.copy == 0):
-            chosen.append(_Part(place, piece))
-    pieces = {part.place.entry.name: part.piece for part in chosen if part.piece is not None}
-    metadata = {**whole.metadata, KEY: Kinds(kinds.own, pieces).to_text()}
+        piece = kinds.shards.get(place.entry.name)
+        if place.entry.name in kinds.rank_local or (piece is not None and piece.copy == 0):
+            chosen.append(_TensorPart(place, piece))
+    pieces = {part.tensor.entry.name: part.shard for part in chosen if part.shard is not None}
+    metadata = {**whole.metadata, LAYOUT_KEY: TensorLayout(kinds.rank_local, pieces).to_text()}
     metadata.pop(snapshot.TYPES_KEY, None)  # the header's own; written anew
-    layout = snapshot.plan((part.place.entry for part in chosen), metadata)
+    layout = snapshot.plan((part.tensor.entry for part in chosen), metadata)
     head = snapshot.header(layout, metadata)
     assert head is not None  # noqa: S101 - a new layout has room for its own header
     # In the file's order, which need not be the slot's: a cut tensor may stand elsewhere.
-    places_by_name = {part.place.entry.name: part.place for part in chosen}
-    inside = (places_by_name[place.entry.name] for place in layout.placed)
-    ranges = _joined((place.begin, place.end) for place in inside)
-    return Share(head, tuple(ranges), layout.length, common, kinds.ranks)
+    places_by_name = {part.tensor.entry.name: part.tensor for part in chosen}
+    inside = (places_by_name[place.entry.name] for place in layout.tensors)
+    ranges = _join_ranges((place.begin, place.end) for place in inside)
+    return WriteShare(head, tuple(ranges), layout.length, common, kinds.writes_for_ranks)
 
 
-def _is_file(whole: Snapshot, kinds: Kinds, shared: Sequence[Placed]) -> bool:
+def _is_whole_slot(
+    whole: Snapshot, tensor_layout: TensorLayout, shared: Sequence[PlacedTensor]
+) -> bool:
     """Whether the slot is the file as it is: pieces (FSDP2), and beside them a few counters.
 
     So a rank of the same world needs no other rank's file, and nobody has to make a header anew.
     """
-    first = all(piece.copy == 0 for piece in kinds.pieces.values())
-    few = sum(place.entry.nbytes for place in shared) * MOST_SHARED <= whole.length
-    return kinds.complete and first and few
+    first = all(piece.copy == 0 for piece in tensor_layout.shards.values())
+    few = sum(place.entry.nbytes for place in shared) * MAX_SHARED <= whole.length
+    return tensor_layout.complete and first and few
 
 
-def common_of(shared: Iterable[Entry]) -> int:
+def replicated_crc(shared: Iterable[Entry]) -> int:
     """CRC-32 of what the shared tensors are.
 
     Args:
@@ -101,41 +112,45 @@ def common_of(shared: Iterable[Entry]) -> int:
     return zlib.crc32(repr(facts).encode())
 
 
-def _order(place: Placed) -> tuple[int, int]:
-    return place.begin, place.end  # an empty tensor stands where the next one begins
+def _file_order(tensor: PlacedTensor) -> tuple[int, int]:
+    return tensor.begin, tensor.end  # an empty tensor stands where the next one begins
 
 
-def _cut(shared: Sequence[Placed], ranks: tuple[int, int], world_size: int) -> Iterator[_Part]:
+def _select_parts(
+    shared: Sequence[PlacedTensor], ranks: tuple[int, int], world_size: int
+) -> Iterator[_TensorPart]:
     total = sum(place.entry.nbytes for place in shared)
     first, last = (total * rank // world_size for rank in ranks)
     if ranks[1] == world_size and ranks[0] < ranks[1]:
         last += 1  # empty tensors at the very end
     begin = 0
     for place in shared:
-        part = _rows(place, first - begin, last - begin)
+        part = _select_rows(place, first - begin, last - begin)
         if part is not None:
             yield part
         begin += place.entry.nbytes
 
 
-def _rows(place: Placed, first: int, last: int) -> _Part | None:
+def _select_rows(tensor: PlacedTensor, first: int, last: int) -> _TensorPart | None:
     """What lies between two bytes, counted from the tensor's begin."""
-    entry = place.entry
+    entry = tensor.entry
     rows = entry.shape[0] if entry.shape else 1
     if entry.nbytes <= SMALL_BYTES or rows == 1:
-        return _Part(place) if first <= 0 < last else None
+        return _TensorPart(tensor) if first <= 0 < last else None
     width = entry.nbytes // rows
     begin, end = (min(max(round(at / width), 0), rows) for at in (first, last))
     if begin >= end:
         return None
     if (begin, end) == (0, rows):
-        return _Part(place)
+        return _TensorPart(tensor)
     part = entry._replace(shape=(end - begin, *entry.shape[1:]))
-    piece = Piece(entry.shape, (begin, *(0 for _ in entry.shape[1:])))
-    return _Part(Placed(part, place.begin + begin * width, place.begin + end * width), piece)
+    piece = TensorShard(entry.shape, (begin, *(0 for _ in entry.shape[1:])))
+    return _TensorPart(
+        PlacedTensor(part, tensor.begin + begin * width, tensor.begin + end * width), piece
+    )
 
 
-def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _join_ranges(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     current = (0, 0)
     for begin, end in ranges:
         if begin == current[1]:

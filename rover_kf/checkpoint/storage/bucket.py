@@ -26,12 +26,12 @@ from rover_kf.checkpoint.storage import bucket_errors, credentials
 PART_BYTES = 8 << 20
 """Of an upload and of a read; several are under way at once."""
 _CONCURRENT = 4
-_MOST_PARTS = 9_000
+_MAX_PARTS = 9_000
 """S3 takes 10,000."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long a request may take before it is an error, all in seconds."""
 
     connect_seconds: float = 5.0
@@ -44,12 +44,12 @@ class Patience:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Listed:
+class ObjectInfo:
     """An object, as a listing tells of it."""
 
     size: int
     """Bytes."""
-    mark: str
+    etag: str
     """What a write changes."""
 
 
@@ -62,14 +62,14 @@ class Bucket:
         keys: credentials that go before those of the environment, by their variables' names.
 
     Raises:
-        StorageFailed: the environment lacks what the store needs.
+        StorageError: the environment lacks what the store needs.
     """
 
-    def __init__(self, url: str, patience: Patience, keys: Mapping[str, str]) -> None:
+    def __init__(self, url: str, timeouts: Timeouts, credentials: Mapping[str, str]) -> None:
         self._url, self._conditional = url, True
-        with self._refusals("cannot be opened"):
-            self._parts = _open(url, patience, patience.part_seconds, keys)
-            self._small = _open(url, patience, patience.small_seconds, keys)
+        with self._storage_errors("cannot be opened"):
+            self._parts = _open_store(url, timeouts, timeouts.part_seconds, credentials)
+            self._small = _open_store(url, timeouts, timeouts.small_seconds, credentials)
 
     def write_stream(self, key: str, content: Iterable[memoryview], length: int) -> None:
         """Upload an object from pieces; it appears whole or not at all.
@@ -83,11 +83,11 @@ class Bucket:
             length: of all, bytes; the parts' size depends on it.
 
         Raises:
-            StorageFailed: the store refused or did not answer in time.
+            StorageError: the store refused or did not answer in time.
         """
         # The client keeps views of what it is given: each piece has to be its own bytes.
         copies = (bytes(piece) for piece in content)
-        with self._refusals(f"{key} cannot be written"):
+        with self._storage_errors(f"{key} cannot be written"):
             if length <= PART_BYTES:
                 obstore.put(self._parts, key, b"".join(copies), use_multipart=False)
                 return
@@ -95,7 +95,7 @@ class Bucket:
                 self._parts,
                 key,
                 copies,
-                chunk_size=max(PART_BYTES, -(-length // _MOST_PARTS)),
+                chunk_size=max(PART_BYTES, -(-length // _MAX_PARTS)),
                 max_concurrency=_CONCURRENT,
             )
 
@@ -103,9 +103,9 @@ class Bucket:
         """Write a small object; False if there is one of that name already.
 
         Raises:
-            StorageFailed: the store refused or did not answer in time.
+            StorageError: the store refused or did not answer in time.
         """
-        with self._refusals(f"{key} cannot be written"):
+        with self._storage_errors(f"{key} cannot be written"):
             try:
                 if self._conditional:
                     obstore.put(self._small, key, content, mode="create")
@@ -113,7 +113,7 @@ class Bucket:
             except exceptions.AlreadyExistsError:
                 return False
             except exceptions.BaseError as error:
-                if not bucket_errors.is_unknown(error):
+                if not bucket_errors.is_unsupported(error):
                     raise
                 self._conditional = False
             # All that a server without conditional writes leaves: to look first.
@@ -126,9 +126,9 @@ class Bucket:
         """Whether there is an object of that name.
 
         Raises:
-            StorageFailed: the store refused or did not answer in time.
+            StorageError: the store refused or did not answer in time.
         """
-        with self._refusals(f"{key} cannot be looked for"):
+        with self._storage_errors(f"{key} cannot be looked for"):
             try:
                 # A byte, and not HEAD: where that is refused, no body says why.
                 obstore.get_range(self._small, key, start=0, length=1)
@@ -143,17 +143,17 @@ class Bucket:
         """A small object.
 
         Raises:
-            StorageFailed: it is not there, or the store refused or did not answer in time.
+            StorageError: it is not there, or the store refused or did not answer in time.
         """
-        with self._refusals(f"{key} cannot be read"):
+        with self._storage_errors(f"{key} cannot be read"):
             return bytes(obstore.get(self._small, key).bytes())
 
     def read_range(self, key: str, offset: int, length: int) -> Iterator[memoryview]:
         """A range of an object, a few parts ahead.
 
         Raises:
-            TornSnapshot: the object ends before the range does.
-            StorageFailed: it is not there, or the store refused or did not answer in time.
+            CorruptSnapshot: the object ends before the range does.
+            StorageError: it is not there, or the store refused or did not answer in time.
         """
         waiting: collections.deque[Future[memoryview]] = collections.deque()
         with ThreadPoolExecutor(_CONCURRENT, thread_name_prefix="object-read") as pool:
@@ -165,19 +165,19 @@ class Bucket:
             while waiting:
                 yield waiting.popleft().result()
 
-    def listed(self, prefix: str = "") -> Mapping[str, Listed]:
+    def list_objects(self, prefix: str = "") -> Mapping[str, ObjectInfo]:
         """Every object, by its key.
 
         Args:
             prefix: only those below it; whole names, such as ``step-000000000002-1``.
 
         Raises:
-            StorageFailed: the store refused or did not answer in time.
+            StorageError: the store refused or did not answer in time.
         """
-        with self._refusals(f"{prefix} cannot be listed".lstrip()):
+        with self._storage_errors(f"{prefix} cannot be listed".lstrip()):
             chunks = obstore.list(self._small, prefix or None, chunk_size=1000)
             return {
-                item["path"]: Listed(item["size"], f"{item['e_tag']} {item['last_modified']}")
+                item["path"]: ObjectInfo(item["size"], f"{item['e_tag']} {item['last_modified']}")
                 for chunk in chunks
                 for item in chunk
             }
@@ -186,13 +186,13 @@ class Bucket:
         """Remove objects; one that is gone is no error.
 
         Raises:
-            StorageFailed: the store refused or did not answer in time.
+            StorageError: the store refused or did not answer in time.
         """
-        with self._refusals("cannot be tidied"), contextlib.suppress(FileNotFoundError):
+        with self._storage_errors("cannot be tidied"), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._small, list(keys))
 
     def _read_part(self, key: str, begin: int, size: int) -> memoryview:
-        with self._refusals(f"{key} cannot be read"):
+        with self._storage_errors(f"{key} cannot be read"):
             try:
                 part = memoryview(obstore.get_range(self._parts, key, start=begin, length=size))
             except exceptions.BaseError as error:
@@ -200,45 +200,45 @@ class Bucket:
                     raise
                 part = memoryview(b"")
         if len(part) != size:
-            raise errors.TornSnapshot(
+            raise errors.CorruptSnapshot(
                 f"{self._url}/{key} has {begin + len(part)} bytes or fewer where "
                 f"{begin + size} were expected"
             )
         return part
 
     @contextlib.contextmanager
-    def _refusals(self, what: str) -> Iterator[None]:
+    def _storage_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except BaseException as cause:
-            if not _is_clients(cause):
+            if not _is_client_error(cause):
                 raise
             # Not chained: what the client knows of the request must reach no log.
-            message = f"{self._url}: {what}: {bucket_errors.describe(cause)}"
-            raise errors.StorageFailed(message) from None
+            message = f"{self._url}: {what}: {bucket_errors.explain_store_error(cause)}"
+            raise errors.StorageError(message) from None
 
 
-def _is_clients(error: BaseException) -> bool:
+def _is_client_error(error: BaseException) -> bool:
     """Whether the client refuses. Its panic is no Exception, and a type that cannot be imported."""
     known = (exceptions.BaseError, OSError, ValueError)
     return isinstance(error, known) or type(error).__name__ == "PanicException"
 
 
-def _open(
-    url: str, patience: Patience, seconds: float, keys: Mapping[str, str]
+def _open_store(
+    url: str, timeouts: Timeouts, seconds: float, keys: Mapping[str, str]
 ) -> store.ObjectStore:
     config: Any = dict(keys)  # Which keys there are depends on the URL.
-    plain = url.startswith("s3://") and credentials.endpoint(os.environ).startswith("http://")
+    plain = url.startswith("s3://") and credentials.s3_endpoint(os.environ).startswith("http://")
     return store.from_url(
         url,
         config=config,
         client_options={
             "allow_http": plain,
-            "connect_timeout": dt.timedelta(seconds=patience.connect_seconds),
+            "connect_timeout": dt.timedelta(seconds=timeouts.connect_seconds),
             "timeout": dt.timedelta(seconds=seconds),
         },
         retry_config={
-            "max_retries": patience.retries,
+            "max_retries": timeouts.retries,
             # A request that takes all its time may be tried once more.
             "retry_timeout": dt.timedelta(seconds=seconds),
         },

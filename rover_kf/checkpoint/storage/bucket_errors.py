@@ -51,7 +51,7 @@ _TRUST = (
 )
 
 
-def describe(error: BaseException) -> str:
+def explain_store_error(error: BaseException) -> str:
     """One line: what the store answered, and what to do.
 
     Args:
@@ -62,7 +62,7 @@ def describe(error: BaseException) -> str:
         return f"the server's certificate is not trusted; {_TRUST}"
     if _NO_HOST.search(details) and not _NO_CREDENTIALS.search(text):
         return f"no such host; {_NETWORK}"
-    return f"{_answer(text.partition(' ')[2])}; {_advice(text)}"
+    return f"{_reply_text(text.partition(' ')[2])}; {_advice(text)}"
 
 
 def is_beyond_end(error: Exception) -> bool:
@@ -70,12 +70,12 @@ def is_beyond_end(error: Exception) -> bool:
     return "status code: 416" in str(error)
 
 
-def is_unknown(error: Exception) -> bool:
+def is_unsupported(error: Exception) -> bool:
     """Whether the server does not know what was asked for, such as a condition of a write."""
     return "status code: 501" in str(error)
 
 
-def _answer(text: str) -> str:
+def _reply_text(text: str) -> str:
     code, message = _CODE.search(text), _MESSAGE.search(text)
     if code:
         return f"{code[1]}: {html.unescape(message[1])}" if message else code[1]

@@ -27,7 +27,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 """The first that is stated counts."""
 
 
-def strip(environment: MutableMapping[str, str]) -> None:
+def strip_whitespace(environment: MutableMapping[str, str]) -> None:
     """Take the space around values away.
 
     A Secret that was made of files (``--from-file``, ``echo … | base64``) has a newline after each,
@@ -41,24 +41,24 @@ def strip(environment: MutableMapping[str, str]) -> None:
             environment[name] = value.strip()
 
 
-def endpoint(environment: Mapping[str, str]) -> str:
+def s3_endpoint(environment: Mapping[str, str]) -> str:
     """The URL of the S3 server; empty: Amazon's.
 
     Raises:
-        StorageFailed: it is no URL.
+        StorageError: it is no URL.
     """
     stated = next((name for name in _ENDPOINTS if environment.get(name)), None)
     if stated is None:
         return ""
     if not re.fullmatch(r"https?://\S+", environment[stated]):
-        raise errors.StorageFailed(
+        raise errors.StorageError(
             f"{stated} is no URL such as https://s3.example.org or http://minio.minio:9000; "
             "correct it where the credentials are given"
         )
     return environment[stated]
 
 
-NAMES = {
+SECRET_FILES = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     "gs": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
     "az": ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_CLIENT_SECRET"),
@@ -68,7 +68,7 @@ NAMES = {
 """Files that are read for a URL of that scheme: the names that the variables have."""
 
 
-def read(url: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+def read_mounted(url: str, environment: Mapping[str, str]) -> Mapping[str, str]:
     """The credentials that are mounted now; none where no Secret is.
 
     Args:
@@ -76,10 +76,10 @@ def read(url: str, environment: Mapping[str, str]) -> Mapping[str, str]:
         environment: says where the Secret is mounted.
 
     Raises:
-        StorageFailed: they cannot be read.
+        StorageError: they cannot be read.
     """
     stated = environment.get(names.ENV_KEY_HOME)
-    wanted = NAMES.get(url.partition("://")[0], ())
+    wanted = SECRET_FILES.get(url.partition("://")[0], ())
     if not stated:
         return {}
     folder = pathlib.Path(stated)
@@ -89,11 +89,11 @@ def read(url: str, environment: Mapping[str, str]) -> Mapping[str, str]:
             for name, content in mounted_files.read(folder, wanted).items()
         }
     except (OSError, UnicodeError) as cause:
-        raise errors.StorageFailed(f"the Secret mounted at {folder} cannot be read") from cause
+        raise errors.StorageError(f"the Secret mounted at {folder} cannot be read") from cause
     return {name: value for name, value in found.items() if value}
 
 
-def take_over(environment: MutableMapping[str, str]) -> None:
+def drop_shadowed_variables(environment: MutableMapping[str, str]) -> None:
     """Forget the variables in whose place files are: what leaves the Secret must not live on.
 
     All of a store are forgotten if one of them is a file: a session's token belongs to its key.
@@ -101,9 +101,9 @@ def take_over(environment: MutableMapping[str, str]) -> None:
     Args:
         environment: of the process, in which nothing else runs yet.
     """
-    for scheme, wanted in NAMES.items():
+    for scheme, wanted in SECRET_FILES.items():
         # Files that cannot be read are told when the store is to be used.
-        with contextlib.suppress(errors.StorageFailed):
-            if read(f"{scheme}://", environment):
+        with contextlib.suppress(errors.StorageError):
+            if read_mounted(f"{scheme}://", environment):
                 for name in wanted:
                     environment.pop(name, None)

@@ -13,8 +13,8 @@ import errno
 import mmap
 import pathlib
 
-from rover_kf.checkpoint.format.chunks import PIECE_BYTES
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.format.chunks import CHUNK_BYTES
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 
 BLOCK_BYTES = 4096
 """Whole ones suit every device whose blocks are no larger."""
@@ -28,7 +28,7 @@ class DirectFile:
         path: where there is none yet.
     """
 
-    def __init__(self, files: Files, path: pathlib.Path) -> None:
+    def __init__(self, files: Syscalls, path: pathlib.Path) -> None:
         self._files = files
         self._descriptor = files.create(path, direct=True)
         self._direct = files.is_direct(self._descriptor)
@@ -41,7 +41,7 @@ class DirectFile:
         if self._direct and self._buffer is None:
             piece = piece[self._write_blocks(piece) :]
         if self._direct or self._buffer is not None:
-            self._put_aside(piece)
+            self._buffer_bytes(piece)
         else:
             self._write(piece)
 
@@ -50,7 +50,7 @@ class DirectFile:
         if self._filled:
             whole = self._filled // BLOCK_BYTES * BLOCK_BYTES
             self._write_buffer(0, whole)
-            self._leave_direct()
+            self._disable_direct()
             self._write_buffer(whole, self._filled)
         self._files.sync(self._descriptor)
 
@@ -70,16 +70,16 @@ class DirectFile:
                 raise
         return done
 
-    def _put_aside(self, piece: memoryview) -> None:
+    def _buffer_bytes(self, piece: memoryview) -> None:
         if self._buffer is None and piece:
-            self._buffer = mmap.mmap(-1, PIECE_BYTES)
+            self._buffer = mmap.mmap(-1, CHUNK_BYTES)
         while piece and self._buffer is not None:
-            taken = piece[: PIECE_BYTES - self._filled]
+            taken = piece[: CHUNK_BYTES - self._filled]
             self._buffer[self._filled : self._filled + len(taken)] = taken
             self._filled += len(taken)
             piece = piece[len(taken) :]
-            if self._filled == PIECE_BYTES:
-                self._write_buffer(0, PIECE_BYTES)
+            if self._filled == CHUNK_BYTES:
+                self._write_buffer(0, CHUNK_BYTES)
                 self._filled = 0
 
     def _write_buffer(self, begin: int, end: int) -> None:
@@ -94,8 +94,8 @@ class DirectFile:
             except OSError as refused:  # noqa: PERF203 - once a file
                 if refused.errno != errno.EINVAL or not self._direct:
                     raise
-                self._leave_direct()  # a device of larger blocks
+                self._disable_direct()  # a device of larger blocks
 
-    def _leave_direct(self) -> None:
+    def _disable_direct(self) -> None:
         self._files.make_buffered(self._descriptor)
         self._direct = False

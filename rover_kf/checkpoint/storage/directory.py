@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.checkpoint.format import checksum, chunks, manifest
-from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage import storage_protocol, verification
 from rover_kf.checkpoint.storage.direct_io import DirectFile
-from rover_kf.checkpoint.storage.retention import NOTHING, Spare
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.retention import KEEP_NEWEST, RetentionExceptions
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 
 _FULL = "free some room, enlarge the volume, or let fewer stay (checkpoint.keep)"
 
@@ -28,7 +28,7 @@ _FULL = "free some room, enlarge the volume, or let fewer stay (checkpoint.keep)
 _DENIED = "user {user} may not: change the folder's owner or mode, or the pod's fsGroup"
 
 
-def why(cause: OSError) -> str:
+def explain_os_error(cause: OSError) -> str:
     """In words, with what to do where that is known."""
     said = cause.strerror or str(cause)
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -51,49 +51,54 @@ class DirectoryStorage:
         files: how the file system is changed.
     """
 
-    def __init__(self, root: pathlib.Path, files: Files | None = None) -> None:
+    def __init__(self, root: pathlib.Path, files: Syscalls | None = None) -> None:
         self.root = root
-        self._files = files or Files()
+        self._files = files or Syscalls()
 
-    def folder(self, step: int, generation: int) -> Folder:
+    def folder(self, step: int, generation: int) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
-        return Folder(generation, step, str(self.root / manifest.folder_name(step, generation)))
+        return CheckpointFolder(
+            generation, step, str(self.root / manifest.folder_name(step, generation))
+        )
 
     def write_rank(
-        self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
+        self, folder: CheckpointFolder, rank: int, content: Iterable[memoryview], length: int
     ) -> RankFile:
         """Write a rank's file, safe when it returns."""
         path = self.root / folder.name / manifest.file_name(rank)
-        with _refusals(f"{path} cannot be written"):
+        with _storage_errors(f"{path} cannot be written"):
             verification.check_unfinished(folder, has_manifest=self._has_manifest(folder))
             self._make_folder(path.parent)
-            with self._aside(path, storage_protocol.counted(content, length)) as (part, written):
+            with self._staged(path, storage_protocol.check_length(content, length)) as (
+                part,
+                written,
+            ):
                 if os.path.lexists(path):
                     # Of the same bytes the same name: attempts that are repeated fill no disk.
                     path = path.with_name(manifest.file_name(rank, f"{written:08x}"))
-                self._place(part, path)
+                self._publish(part, path)
         return RankFile(rank, path.name, length, written)
 
-    def write_manifest(self, content: Manifest) -> Folder:
+    def write_manifest(self, content: Manifest) -> CheckpointFolder:
         """Make the folder a checkpoint; safe when it returns."""
         folder = self.folder(content.step, content.generation)
         encoded = memoryview(manifest.to_bytes(content))
-        with _refusals(f"{folder.manifest_location} cannot be written"):
+        with _storage_errors(f"{folder.manifest_location} cannot be written"):
             verification.check_reported(content, folder, self.sizes(folder))
             path = self._manifest_path(folder)
-            with self._aside(path, iter([encoded])) as (part, _):
-                self._place(part, path)
+            with self._staged(path, iter([encoded])) as (part, _):
+                self._publish(part, path)
         return folder
 
-    def settle(self, folder: Folder) -> None:
+    def ensure_durable(self, folder: CheckpointFolder) -> None:
         """Sync the names by which a checkpoint is found."""
-        with _refusals(f"{folder.location} cannot be synced"):
+        with _storage_errors(f"{folder.location} cannot be synced"):
             for path in (self.root / folder.name, self.root, self.root.parent):
                 self._files.sync_folder(path)
 
-    def folders(self) -> tuple[Folder, ...]:
+    def folders(self) -> tuple[CheckpointFolder, ...]:
         """Every folder that is named like a checkpoint, oldest first."""
-        with _refusals(f"{self.root} cannot be listed"):
+        with _storage_errors(f"{self.root} cannot be listed"):
             try:
                 with os.scandir(self.root) as listed:
                     paths = [item.path for item in listed if item.is_dir(follow_symlinks=False)]
@@ -102,50 +107,50 @@ class DirectoryStorage:
             found = (manifest.parse_folder(path) for path in paths)
             return tuple(sorted(folder for folder in found if folder is not None))
 
-    def whole(self) -> tuple[Folder, ...]:
+    def complete_folders(self) -> tuple[CheckpointFolder, ...]:
         """Folders that have a manifest, oldest first."""
         return tuple(filter(self._has_manifest, self.folders()))
 
-    def sizes(self, folder: Folder) -> Mapping[str, int]:
+    def sizes(self, folder: CheckpointFolder) -> Mapping[str, int]:
         """Bytes of every file of a folder, by its name there."""
         path = self.root / folder.name
-        with _refusals(f"{path} cannot be listed"):
+        with _storage_errors(f"{path} cannot be listed"):
             try:
                 found = {item.name: self._files.size(item) for item in path.iterdir()}
             except (FileNotFoundError, NotADirectoryError):
                 return {}
         return {name: size for name, size in found.items() if size is not None}
 
-    def read_manifest(self, folder: Folder) -> Manifest:
+    def read_manifest(self, folder: CheckpointFolder) -> Manifest:
         """Read a manifest; its files are not looked at."""
-        with _refusals(f"{folder.manifest_location} cannot be read"):
-            return manifest.from_bytes(_content(self._manifest_path(folder)), folder)
+        with _storage_errors(f"{folder.manifest_location} cannot be read"):
+            return manifest.from_bytes(_read_bounded(self._manifest_path(folder)), folder)
 
-    def load(self, folder: Folder) -> Manifest:
+    def load(self, folder: CheckpointFolder) -> Manifest:
         """Read a manifest and check that its files are there in their sizes."""
         return verification.load(self, folder)
 
-    def verify(self, folder: Folder) -> Manifest:
+    def verify(self, folder: CheckpointFolder) -> Manifest:
         """Read every byte of a checkpoint and compare the checksums."""
         return verification.verify(self, folder)
 
     def read_range(
-        self, folder: Folder, file: RankFile, offset: int, length: int
+        self, folder: CheckpointFolder, file: RankFile, offset: int, length: int
     ) -> Iterator[memoryview]:
         """A range of a rank's file; each piece is valid until the next is asked for."""
         path = self._path(folder, file)
-        with _refusals(f"{path} cannot be read"):
-            descriptor = _opened(path)
+        with _storage_errors(f"{path} cannot be read"):
+            descriptor = _open_file(path)
             try:
                 yield from chunks.read(descriptor, offset, length)
             finally:
                 os.close(descriptor)
 
-    def remove(self, folder: Folder) -> None:
+    def remove(self, folder: CheckpointFolder) -> None:
         """Remove a checkpoint, its manifest first."""
         path = self.root / folder.name
         # Who else removes it may have come first.
-        with _refusals(f"{path} cannot be removed"), contextlib.suppress(FileNotFoundError):
+        with _storage_errors(f"{path} cannot be removed"), contextlib.suppress(FileNotFoundError):
             self._files.remove(self._manifest_path(folder))
             self._files.sync_folder(path)
             with os.scandir(path) as listed:
@@ -156,55 +161,62 @@ class DirectoryStorage:
             self._files.remove_folder(path)
 
     def collect(
-        self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
-    ) -> tuple[Folder, ...]:
+        self,
+        keep: int,
+        *,
+        generation: int,
+        spare: RetentionExceptions = KEEP_NEWEST,
+        below: int = 0,
+    ) -> tuple[CheckpointFolder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
-        folders, whole, refused = self._looked_at()
-        kept, doomed, unread = verification.sifted(
+        folders, whole, refused = self._scan()
+        kept, doomed, unread = verification.filter_valid(
             self.load, folders, whole, keep=keep, generation=generation, spare=spare, below=below
         )
-        removals = map(self._remove_or_tell, doomed)
+        removals = map(self._try_remove, doomed)
         refused += [*unread, *(error for error in removals if error is not None)]
-        with _refusals(f"{self.root} cannot be tidied"):
+        with _storage_errors(f"{self.root} cannot be tidied"):
             for folder, content in kept.items():
                 path = self.root / folder.name
                 there = {found.name for found in path.iterdir()}
                 parts = {name for name in there if name.endswith(_PART)}
-                for leftover in sorted(parts | verification.unnamed(content, there)):
+                for leftover in sorted(parts | verification.orphan_files(content, there)):
                     self._files.remove(path / leftover)
         if refused:
             raise refused[0]
         return doomed
 
-    def _looked_at(self) -> tuple[list[Folder], set[Folder], list[errors.StorageFailed]]:
+    def _scan(
+        self,
+    ) -> tuple[list[CheckpointFolder], set[CheckpointFolder], list[errors.StorageError]]:
         """Folders, those with a manifest, and why others, which stay, cannot be looked at."""
         folders, whole, refused = [], set(), []
         for folder in self.folders():
             try:
                 if self._has_manifest(folder):
                     whole.add(folder)
-            except errors.StorageFailed as error:  # noqa: PERF203 - it asks the file system
+            except errors.StorageError as error:  # noqa: PERF203 - it asks the file system
                 refused.append(error)
             else:
                 folders.append(folder)
         return folders, whole, refused
 
-    def _remove_or_tell(self, folder: Folder) -> errors.StorageFailed | None:
+    def _try_remove(self, folder: CheckpointFolder) -> errors.StorageError | None:
         """Remove a checkpoint; one that cannot be removed must not keep the others."""
         try:
             self.remove(folder)
-        except errors.StorageFailed as error:
+        except errors.StorageError as error:
             return error
         return None
 
-    def _path(self, folder: Folder, file: RankFile) -> pathlib.Path:
+    def _path(self, folder: CheckpointFolder, file: RankFile) -> pathlib.Path:
         return self.root / folder.name / file.name
 
-    def _manifest_path(self, folder: Folder) -> pathlib.Path:
+    def _manifest_path(self, folder: CheckpointFolder) -> pathlib.Path:
         return self.root / folder.name / manifest.NAME
 
-    def _has_manifest(self, folder: Folder) -> bool:
-        with _refusals(f"{folder.location} cannot be looked at"):
+    def _has_manifest(self, folder: CheckpointFolder) -> bool:
+        with _storage_errors(f"{folder.location} cannot be looked at"):
             return self._files.size(self._manifest_path(folder)) is not None
 
     def _make_folder(self, path: pathlib.Path) -> None:
@@ -215,7 +227,7 @@ class DirectoryStorage:
             self._files.sync_folder(folder)
 
     @contextlib.contextmanager
-    def _aside(
+    def _staged(
         self, path: pathlib.Path, content: Iterator[memoryview]
     ) -> Iterator[tuple[pathlib.Path, int]]:
         """Write a file beside its place; where, and its CRC-32C. It is gone if anything fails."""
@@ -233,36 +245,38 @@ class DirectoryStorage:
     def _write(self, part: pathlib.Path, content: Iterator[memoryview]) -> int:
         file = DirectFile(self._files, part)
         try:
-            with checksum.beside() as written:
+            with checksum.concurrent_checksum() as written:
                 for piece in content:
-                    with written.taking(piece):
+                    with written.updating(piece):
                         file.put(piece)
             file.finish()
         finally:
             file.close()
         return written.value
 
-    def _place(self, part: pathlib.Path, path: pathlib.Path) -> None:
+    def _publish(self, part: pathlib.Path, path: pathlib.Path) -> None:
         self._files.rename(part, path)
         self._files.sync_folder(path.parent)
 
 
-def _opened(path: pathlib.Path) -> int:
+def _open_file(path: pathlib.Path) -> int:
     # A pipe in a file's place must not be waited for.
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-def _content(path: pathlib.Path) -> bytes:
-    with open(_opened(path), "rb") as file:
-        found = file.read(manifest.MOST_BYTES + 1)
-    if len(found) > manifest.MOST_BYTES:
-        raise errors.TornSnapshot(f"{path} is no manifest: it has more than {manifest.MOST_BYTES}")
+def _read_bounded(path: pathlib.Path) -> bytes:
+    with open(_open_file(path), "rb") as file:
+        found = file.read(manifest.MAX_BYTES + 1)
+    if len(found) > manifest.MAX_BYTES:
+        raise errors.CorruptSnapshot(
+            f"{path} is no manifest: it has more than {manifest.MAX_BYTES}"
+        )
     return found
 
 
 @contextlib.contextmanager
-def _refusals(what: str) -> Iterator[None]:
+def _storage_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as cause:
-        raise errors.StorageFailed(f"{what}: {why(cause)}") from cause
+        raise errors.StorageError(f"{what}: {explain_os_error(cause)}") from cause

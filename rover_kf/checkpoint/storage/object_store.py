@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.checkpoint.format import checksum, manifest
-from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage import credentials, storage_protocol, verification
-from rover_kf.checkpoint.storage.bucket import Bucket, Listed, Patience
-from rover_kf.checkpoint.storage.retention import NOTHING, Spare
+from rover_kf.checkpoint.storage.bucket import Bucket, ObjectInfo, Timeouts
+from rover_kf.checkpoint.storage.retention import KEEP_NEWEST, RetentionExceptions
 
 
 class ObjectStorage:
@@ -29,29 +29,31 @@ class ObjectStorage:
         patience: with the store.
     """
 
-    def __init__(self, url: str, patience: Patience | None = None) -> None:
+    def __init__(self, url: str, timeouts: Timeouts | None = None) -> None:
         self.url = url.rstrip("/")
-        self._patience = patience or Patience()
+        self._timeouts = timeouts or Timeouts()
         self._opened: tuple[Mapping[str, str], Bucket] | None = None
         """With the mounted credentials that it was opened with."""
-        self._read: dict[Folder, tuple[str, Manifest]] = {}
+        self._manifests: dict[CheckpointFolder, tuple[str, Manifest]] = {}
         """Manifests that retention has read, each with its object's mark."""
 
     @property
     def _bucket(self) -> Bucket:
         # At the use: a store that cannot be opened is a refusal like any other, and keys change.
-        keys, opened = credentials.read(self.url, os.environ), self._opened
+        keys, opened = credentials.read_mounted(self.url, os.environ), self._opened
         if opened is None or opened[0] != keys:
-            credentials.strip(os.environ)
-            opened = self._opened = keys, Bucket(self.url, self._patience, keys)
+            credentials.strip_whitespace(os.environ)
+            opened = self._opened = keys, Bucket(self.url, self._timeouts, keys)
         return opened[1]
 
-    def folder(self, step: int, generation: int) -> Folder:
+    def folder(self, step: int, generation: int) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
-        return Folder(generation, step, f"{self.url}/{manifest.folder_name(step, generation)}")
+        return CheckpointFolder(
+            generation, step, f"{self.url}/{manifest.folder_name(step, generation)}"
+        )
 
     def write_rank(
-        self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
+        self, folder: CheckpointFolder, rank: int, content: Iterable[memoryview], length: int
     ) -> RankFile:
         """Write a rank's file, safe when it returns."""
         verification.check_unfinished(folder, has_manifest=self._bucket.has(_manifest_key(folder)))
@@ -59,120 +61,125 @@ class ObjectStorage:
 
         def summed() -> Iterator[memoryview]:
             nonlocal written
-            for piece in storage_protocol.counted(content, length):
+            for piece in storage_protocol.check_length(content, length):
                 written = checksum.extend(written, piece)
                 yield piece
 
         self._bucket.write_stream(f"{folder.name}/{name}", summed(), length)
         return RankFile(rank, name, length, written)
 
-    def write_manifest(self, content: Manifest) -> Folder:
+    def write_manifest(self, content: Manifest) -> CheckpointFolder:
         """Make the folder a checkpoint; safe when it returns."""
         folder = self.folder(content.step, content.generation)
         encoded = manifest.to_bytes(content)
         verification.check_reported(content, folder, self.sizes(folder))
         if not self._bucket.create(_manifest_key(folder), encoded):
-            self._check_same(folder, content)
+            self._check_equal(folder, content)
         return folder
 
-    def settle(self, folder: Folder) -> None:
+    def ensure_durable(self, folder: CheckpointFolder) -> None:
         """Nothing to do: an object that can be seen is safe."""
 
-    def folders(self) -> tuple[Folder, ...]:
+    def folders(self) -> tuple[CheckpointFolder, ...]:
         """Every folder that is named like a checkpoint, oldest first."""
-        return tuple(sorted(self._tree()))
+        return tuple(sorted(self._list_folders()))
 
-    def whole(self) -> tuple[Folder, ...]:
+    def complete_folders(self) -> tuple[CheckpointFolder, ...]:
         """Folders that have a manifest, oldest first."""
-        tree = self._tree()
+        tree = self._list_folders()
         return tuple(sorted(folder for folder in tree if manifest.NAME in tree[folder]))
 
-    def sizes(self, folder: Folder) -> Mapping[str, int]:
+    def sizes(self, folder: CheckpointFolder) -> Mapping[str, int]:
         """Bytes of every file of a folder, by its name there."""
-        found = self._bucket.listed(folder.name)
+        found = self._bucket.list_objects(folder.name)
         return {key.removeprefix(f"{folder.name}/"): item.size for key, item in found.items()}
 
-    def read_manifest(self, folder: Folder) -> Manifest:
+    def read_manifest(self, folder: CheckpointFolder) -> Manifest:
         """Read a manifest; its files are not looked at."""
         return manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
 
-    def load(self, folder: Folder) -> Manifest:
+    def load(self, folder: CheckpointFolder) -> Manifest:
         """Read a manifest and check that its files are there in their sizes."""
         return verification.load(self, folder)
 
-    def verify(self, folder: Folder) -> Manifest:
+    def verify(self, folder: CheckpointFolder) -> Manifest:
         """Read every byte of a checkpoint and compare the checksums."""
         return verification.verify(self, folder)
 
     def read_range(
-        self, folder: Folder, file: RankFile, offset: int, length: int
+        self, folder: CheckpointFolder, file: RankFile, offset: int, length: int
     ) -> Iterator[memoryview]:
         """A range of a rank's file; each piece is valid until the next is asked for."""
         return self._bucket.read_range(f"{folder.name}/{file.name}", offset, length)
 
-    def remove(self, folder: Folder) -> None:
+    def remove(self, folder: CheckpointFolder) -> None:
         """Remove a checkpoint, its manifest first."""
         self._remove(folder, self.sizes(folder))
 
     def collect(
-        self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
-    ) -> tuple[Folder, ...]:
+        self,
+        keep: int,
+        *,
+        generation: int,
+        spare: RetentionExceptions = KEEP_NEWEST,
+        below: int = 0,
+    ) -> tuple[CheckpointFolder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
-        tree = self._tree()
+        tree = self._list_folders()
         whole = {folder for folder in tree if manifest.NAME in tree[folder]}
-        kept, doomed, _ = verification.sifted(
-            lambda folder: self._loaded(folder, tree[folder]),
+        kept, doomed, _ = verification.filter_valid(
+            lambda folder: self._load_cached(folder, tree[folder]),
             tree, whole, keep=keep, generation=generation, spare=spare, below=below,
         )  # fmt: skip
-        self._read = {folder: self._read[folder] for folder in kept}
+        self._manifests = {folder: self._manifests[folder] for folder in kept}
         for folder in doomed:
             self._remove(folder, tree[folder])
         leftovers = [
             f"{folder.name}/{name}"
             for folder, content in kept.items()
-            for name in verification.unnamed(content, tree[folder])
+            for name in verification.orphan_files(content, tree[folder])
         ]
         if leftovers:
             self._bucket.delete(leftovers)
         return doomed
 
-    def _free_name(self, folder: Folder, rank: int) -> str:
+    def _free_name(self, folder: CheckpointFolder, rank: int) -> str:
         # One by one, and not by a listing: of a thousand ranks each would list the files of all.
         marks = itertools.chain([""], map(str, itertools.count(2)))
         names = (manifest.file_name(rank, mark) for mark in marks)
         return next(name for name in names if not self._bucket.has(f"{folder.name}/{name}"))
 
-    def _remove(self, folder: Folder, content: Iterable[str]) -> None:
+    def _remove(self, folder: CheckpointFolder, content: Iterable[str]) -> None:
         self._bucket.delete([_manifest_key(folder)])
         self._bucket.delete(f"{folder.name}/{name}" for name in content)
 
-    def _loaded(self, folder: Folder, content: Mapping[str, Listed]) -> Manifest:
+    def _load_cached(self, folder: CheckpointFolder, content: Mapping[str, ObjectInfo]) -> Manifest:
         """As load, without a request where the manifest is known: all that stay are asked for."""
-        mark = content[manifest.NAME].mark
-        known = self._read.get(folder)
+        mark = content[manifest.NAME].etag
+        known = self._manifests.get(folder)
         found = known[1] if known and known[0] == mark else self.read_manifest(folder)
-        self._read[folder] = mark, found
+        self._manifests[folder] = mark, found
         verification.check_sizes(folder, found, {name: item.size for name, item in content.items()})
         return found
 
-    def _tree(self) -> Mapping[Folder, Mapping[str, Listed]]:
+    def _list_folders(self) -> Mapping[CheckpointFolder, Mapping[str, ObjectInfo]]:
         """What is in each folder, by its name there."""
-        found: dict[Folder, dict[str, Listed]] = {}
-        for key, item in self._bucket.listed().items():
+        found: dict[CheckpointFolder, dict[str, ObjectInfo]] = {}
+        for key, item in self._bucket.list_objects().items():
             name, _, rest = key.partition("/")
             folder = manifest.parse_folder(f"{self.url}/{name}")
             if folder is not None and rest:
                 found.setdefault(folder, {})[rest] = item
         return found
 
-    def _check_same(self, folder: Folder, content: Manifest) -> None:
+    def _check_equal(self, folder: CheckpointFolder, content: Manifest) -> None:
         there = manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
         if dataclasses.replace(there, saved_at=content.saved_at) != content:
-            raise errors.StorageFailed(
+            raise errors.StorageError(
                 f"{folder.manifest_location} was written by another coordinator with other files; "
                 "it stays, this one's step is not committed"
             )
 
 
-def _manifest_key(folder: Folder) -> str:
+def _manifest_key(folder: CheckpointFolder) -> str:
     return f"{folder.name}/{manifest.NAME}"

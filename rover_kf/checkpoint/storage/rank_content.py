@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from rover_kf.checkpoint.format import chunks
-from rover_kf.checkpoint.format.manifest import Folder, RankFile
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, RankFile
 from rover_kf.system import shared_volume
 
 
@@ -29,7 +29,7 @@ class SlotContent:
     ranges: tuple[tuple[int, int], ...]
     """Of the slot: first byte, and the one behind the last."""
     header: bytes = b""
-    go_on: Callable[[], None] = lambda: None
+    check_cancelled: Callable[[], None] = lambda: None
     """Called again and again; raises where nobody wants the file any more."""
 
     @property
@@ -37,29 +37,33 @@ class SlotContent:
         """Bytes."""
         return len(self.header) + sum(end - begin for begin, end in self.ranges)
 
-    def pieces(self) -> Iterator[memoryview]:
+    def chunks(self) -> Iterator[memoryview]:
         """The bytes, a piece at a time, from where they are.
 
         Raises:
-            TornSnapshot: the slot is shorter than what was sealed.
+            CorruptSnapshot: the slot is shorter than what was sealed.
             OSError: there is no such slot any more.
         """
         descriptor = shared_volume.open_file(self.slot, os.O_RDONLY)
         try:
-            slot = chunks.mapped(descriptor, self.slot_bytes)
+            slot = chunks.map_readonly(descriptor, self.slot_bytes)
         finally:
             os.close(descriptor)
         first = (memoryview(self.header),) if self.header else ()
-        return itertools.chain(first, *(chunks.cut(slot[begin:end]) for begin, end in self.ranges))
+        return itertools.chain(
+            first, *(chunks.split(slot[begin:end]) for begin, end in self.ranges)
+        )
 
 
-class SlotWriter(Protocol):
+class SlotFileWriter(Protocol):
     """Where ranks' files are written from slots."""
 
-    def folder(self, step: int, generation: int) -> Folder:
+    def folder(self, step: int, generation: int) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
 
-    def write_slot(self, folder: Folder, rank: int, content: SlotContent) -> tuple[RankFile, float]:
+    def write_slot(
+        self, folder: CheckpointFolder, rank: int, content: SlotContent
+    ) -> tuple[RankFile, float]:
         """Write a rank's file, safe when it returns. Blocks.
 
         Returns:
@@ -67,7 +71,7 @@ class SlotWriter(Protocol):
             storage took: waits for a cap on the bandwidth are not counted.
 
         Raises:
-            AlreadyStored: the folder has a manifest.
-            StorageFailed: the storage refused, or does not answer.
-            TornSnapshot: the slot has other bytes than were sealed.
+            CheckpointExists: the folder has a manifest.
+            StorageError: the storage refused, or does not answer.
+            CorruptSnapshot: the slot has other bytes than were sealed.
         """

@@ -10,30 +10,32 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from rover_kf.checkpoint.format.manifest import Folder, RankFile
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, RankFile
 from rover_kf.checkpoint.storage.rank_content import SlotContent
 from rover_kf.checkpoint.storage.storage_protocol import RankWriter
 
 
-class CappedWriter:
-    """A SlotWriter; methods as there.
+class RateLimitedWriter:
+    """A SlotFileWriter; methods as there.
 
     Args:
         writer: that does the work.
         cap: on its bytes.
     """
 
-    def __init__(self, writer: RankWriter, cap: Cap) -> None:
-        self._writer, self._cap = writer, cap
+    def __init__(self, writer: RankWriter, limiter: RateLimiter) -> None:
+        self._writer, self._limiter = writer, limiter
 
-    def folder(self, step: int, generation: int) -> Folder:
+    def folder(self, step: int, generation: int) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
         return self._writer.folder(step, generation)
 
-    def write_slot(self, folder: Folder, rank: int, content: SlotContent) -> tuple[RankFile, float]:
+    def write_slot(
+        self, folder: CheckpointFolder, rank: int, content: SlotContent
+    ) -> tuple[RankFile, float]:
         """Write a rank's file, safe when it returns."""
-        begun, waits = time.monotonic(), Waits(self._cap, content.go_on)
-        paced = waits.paced(content.pieces())
+        begun, waits = time.monotonic(), WaitClock(self._limiter, content.check_cancelled)
+        paced = waits.throttle(content.chunks())
         file = self._writer.write_rank(folder, rank, paced, content.length)
         return file, max(time.monotonic() - begun - waits.seconds, 0.0)
 
@@ -44,14 +46,14 @@ BURST_SECONDS = 0.05
 """So much may come at once after a pause."""
 
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 """How long a writer waits until it asks whether it shall go on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenBucket:
     """What may be sent by now.
 
     Below zero: sent already and to be waited for. So a piece larger than a burst passes too.
@@ -61,16 +63,16 @@ class Tokens:
     """Bytes a second."""
     count: float
     """Bytes."""
-    at: float
+    updated_at: float
     """Seconds, monotonic."""
 
 
-def full(rate: float, *, now: float) -> Tokens:
+def full_bucket(rate: float, *, now: float) -> TokenBucket:
     """A bucket that nothing was taken from lately."""
-    return Tokens(rate, rate * BURST_SECONDS, now)
+    return TokenBucket(rate, rate * BURST_SECONDS, now)
 
 
-def take(tokens: Tokens, count: int, *, now: float) -> tuple[Tokens, float]:
+def consume(tokens: TokenBucket, count: int, *, now: float) -> tuple[TokenBucket, float]:
     """Send so many bytes.
 
     Args:
@@ -81,12 +83,14 @@ def take(tokens: Tokens, count: int, *, now: float) -> tuple[Tokens, float]:
     Returns:
         What is left, and the seconds to wait before the bytes are sent.
     """
-    grown = tokens.count + max(now - tokens.at, 0.0) * tokens.rate
+    grown = tokens.count + max(now - tokens.updated_at, 0.0) * tokens.rate
     left = min(grown, tokens.rate * BURST_SECONDS) - count
-    return Tokens(tokens.rate, left, max(now, tokens.at)), max(-left / tokens.rate, 0.0)
+    return TokenBucket(tokens.rate, left, max(now, tokens.updated_at)), max(
+        -left / tokens.rate, 0.0
+    )
 
 
-class Cap:
+class RateLimiter:
     """Passes pieces on at no more than a rate; may be lifted while it is in use.
 
     Args:
@@ -95,13 +99,13 @@ class Cap:
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
-        self._tokens = full(rate, now=time.monotonic())
+        self._tokens = full_bucket(rate, now=time.monotonic())
         self._lifted = threading.Event()
         self._lifters = 0
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def lifted(self) -> Iterator[None]:
+    def unlimited(self) -> Iterator[None]:
         """Let everything through at once meanwhile; to be entered from one thread only."""
         self._lifters += 1
         self._lifted.set()
@@ -112,25 +116,25 @@ class Cap:
             if not self._lifters:
                 self._lifted.clear()
 
-    def wait(self, count: int, go_on: Callable[[], None] = lambda: None) -> float:
+    def wait(self, count: int, check_cancelled: Callable[[], None] = lambda: None) -> float:
         """Wait until so many bytes may be passed on; blocks.
 
         Args:
             count: bytes.
-            go_on: called now and then; what it raises ends the wait.
+            check_cancelled: called now and then; what it raises ends the wait.
 
         Returns:
             Seconds that it took.
         """
         begun = time.monotonic()
-        until = begun + self.spend(count)
+        until = begun + self.reserve(count)
         while (left := until - time.monotonic()) > 0 and not self._lifted.wait(
-            min(left, _LOOK_SECONDS)
+            min(left, _POLL_SECONDS)
         ):
-            go_on()
+            check_cancelled()
         return time.monotonic() - begun
 
-    def spend(self, count: int) -> float:
+    def reserve(self, count: int) -> float:
         """Count bytes that are to be passed on now; for whoever waits in a way of its own.
 
         Args:
@@ -141,12 +145,12 @@ class Cap:
         """
         if not self._rate or self._lifted.is_set():
             return 0.0
-        with self._turn:
-            self._tokens, pause = take(self._tokens, count, now=time.monotonic())
+        with self._lock:
+            self._tokens, pause = consume(self._tokens, count, now=time.monotonic())
         return pause
 
 
-class Waits:
+class WaitClock:
     """What one writer waits for a cap that others may share.
 
     Args:
@@ -154,12 +158,14 @@ class Waits:
         go_on: called before each piece, and while it waits; what it raises ends the writing.
     """
 
-    def __init__(self, cap: Cap, go_on: Callable[[], None] = lambda: None) -> None:
-        self._cap, self._go_on = cap, go_on
+    def __init__(
+        self, limiter: RateLimiter, check_cancelled: Callable[[], None] = lambda: None
+    ) -> None:
+        self._limiter, self._check_cancelled = limiter, check_cancelled
         self.seconds = 0.0
         """So far."""
 
-    def paced(self, content: Iterable[memoryview]) -> Iterator[memoryview]:
+    def throttle(self, content: Iterable[memoryview]) -> Iterator[memoryview]:
         """The same pieces, each when its time has come; blocks."""
         for piece in content:
             self.wait(len(piece))
@@ -167,5 +173,5 @@ class Waits:
 
     def wait(self, count: int) -> None:
         """Wait until so many bytes may be passed on; blocks."""
-        self._go_on()
-        self.seconds += self._cap.wait(count, self._go_on)
+        self._check_cancelled()
+        self.seconds += self._limiter.wait(count, self._check_cancelled)

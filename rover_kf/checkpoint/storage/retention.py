@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.checkpoint.format.manifest import Folder
+from rover_kf.checkpoint.format.manifest import CheckpointFolder
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Best:
+class KeepBest:
     """Keep the best ones by what the script measured."""
 
     metric: str
@@ -26,7 +26,7 @@ class Best:
     count: int
 
     @classmethod
-    def parse(cls, text: str) -> Best:
+    def parse(cls, text: str) -> KeepBest:
         """Read ``metric:max:count`` or ``metric:min:count``.
 
         Raises:
@@ -42,50 +42,52 @@ class Best:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Spare:
+class RetentionExceptions:
     """Which checkpoints stay though newer ones are there."""
 
     every: int = 0
     """Those whose step it divides stay for good; 0: none does."""
-    best: Best | None = None
+    best: KeepBest | None = None
     """So many of the best stay, of equal ones the newer; what it was not measured of does not
     count."""
 
-    def of(self, good: Mapping[Folder, Mapping[str, float]]) -> frozenset[Folder]:
+    def select(
+        self, valid: Mapping[CheckpointFolder, Mapping[str, float]]
+    ) -> frozenset[CheckpointFolder]:
         """Those that stay.
 
         Args:
-            good: what was measured of each whole checkpoint.
+            valid: what was measured of each whole checkpoint.
         """
-        divided = {folder for folder in good if self.every and folder.step % self.every == 0}
+        divided = {folder for folder in valid if self.every and folder.step % self.every == 0}
         best = self.best
         if best is None:
             return frozenset(divided)
         sign = 1 if best.highest else -1
-        measured = [folder for folder, metrics in good.items() if best.metric in metrics]
-        measured.sort(key=lambda folder: (sign * good[folder][best.metric], folder))
+        measured = [folder for folder, metrics in valid.items() if best.metric in metrics]
+        measured.sort(key=lambda folder: (sign * valid[folder][best.metric], folder))
         return frozenset(divided.union(measured[-best.count :]))
 
 
-NOTHING = Spare()
+KEEP_NEWEST = RetentionExceptions()
 """Only the newest stay."""
 
 
-def doomed(
-    folders: Iterable[Folder],
-    good: Sequence[Folder],
-    unfinished: Iterable[Folder] = (),
+def deletable(
+    folders: Iterable[CheckpointFolder],
+    valid: Sequence[CheckpointFolder],
+    unfinished: Iterable[CheckpointFolder] = (),
     *,
     keep: int,
     generation: int,
-    spared: Collection[Folder] = (),
+    spared: Collection[CheckpointFolder] = (),
     below: int = 0,
-) -> tuple[Folder, ...]:
+) -> tuple[CheckpointFolder, ...]:
     """Folders to remove.
 
     Args:
         folders: all of the job's.
-        good: of these, the whole checkpoints.
+        valid: of these, the whole checkpoints.
         unfinished: of these, those without a manifest.
         keep: how many of the newest good ones stay; the newest one always does.
         generation: of the running round.
@@ -100,9 +102,9 @@ def doomed(
         left.
     """
     given_up = {f for f in unfinished if f.generation == generation and f.step < below}
-    if not good:
+    if not valid:
         return tuple(sorted(given_up))
-    kept = sorted(good)[-max(keep, 1) :]
+    kept = sorted(valid)[-max(keep, 1) :]
     newest = kept[-1]
     return tuple(
         folder
@@ -110,7 +112,7 @@ def doomed(
         if folder not in kept
         and folder not in spared
         and (
-            folder in good
+            folder in valid
             or folder in given_up
             or folder.generation < generation
             or (newest.generation == folder.generation and folder.step < newest.step)

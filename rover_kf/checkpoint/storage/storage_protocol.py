@@ -13,18 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from rover_kf import errors
-from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
-from rover_kf.checkpoint.storage.retention import NOTHING, Spare
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
+from rover_kf.checkpoint.storage.retention import KEEP_NEWEST, RetentionExceptions
 
 
 class RankWriter(Protocol):
     """The part of a Storage that writes ranks' files."""
 
-    def folder(self, step: int, generation: int) -> Folder:
+    def folder(self, step: int, generation: int) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
 
     def write_rank(
-        self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
+        self, folder: CheckpointFolder, rank: int, content: Iterable[memoryview], length: int
     ) -> RankFile:
         """Write a rank's file, safe when it returns; holds no more than a few pieces at a time.
 
@@ -42,97 +42,102 @@ class RankWriter(Protocol):
             The file with the CRC-32C of the bytes that were written.
 
         Raises:
-            AlreadyStored: the folder has a manifest.
-            StorageFailed: the storage refused; nothing is left that could be taken for a file.
-            TornSnapshot: the content has another length, or their source raised it.
+            CheckpointExists: the folder has a manifest.
+            StorageError: the storage refused; nothing is left that could be taken for a file.
+            CorruptSnapshot: the content has another length, or their source raised it.
         """
 
 
 class StoredCheckpoints(Protocol):
     """The checkpoints of one job, but for how ranks' files come there."""
 
-    def folder(self, step: int, generation: int) -> Folder:
+    def folder(self, step: int, generation: int) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
 
-    def write_manifest(self, content: Manifest) -> Folder:
+    def write_manifest(self, content: Manifest) -> CheckpointFolder:
         """Make the folder a checkpoint; safe when it returns.
 
         Raises:
-            StorageFailed: the storage refused, or a rank's file is not there whole.
+            StorageError: the storage refused, or a rank's file is not there whole.
         """
 
-    def settle(self, folder: Folder) -> None:
+    def ensure_durable(self, folder: CheckpointFolder) -> None:
         """Make a checkpoint safe that can be seen: who wrote it may have died just before it was.
 
         Raises:
-            StorageFailed: the storage refused.
+            StorageError: the storage refused.
         """
 
-    def folders(self) -> tuple[Folder, ...]:
+    def folders(self) -> tuple[CheckpointFolder, ...]:
         """Every folder that is named like a checkpoint, oldest first.
 
         Raises:
-            StorageFailed: the storage cannot be read.
+            StorageError: the storage cannot be read.
         """
 
-    def whole(self) -> tuple[Folder, ...]:
+    def complete_folders(self) -> tuple[CheckpointFolder, ...]:
         """Folders that have a manifest, oldest first; what it says is not checked yet.
 
         Raises:
-            StorageFailed: the storage cannot be read.
+            StorageError: the storage cannot be read.
         """
 
-    def sizes(self, folder: Folder) -> Mapping[str, int]:
+    def sizes(self, folder: CheckpointFolder) -> Mapping[str, int]:
         """Bytes of every file of a folder, by its name there; none if there is no such folder.
 
         Raises:
-            StorageFailed: the storage cannot be read.
+            StorageError: the storage cannot be read.
         """
 
-    def read_manifest(self, folder: Folder) -> Manifest:
+    def read_manifest(self, folder: CheckpointFolder) -> Manifest:
         """Read a manifest; its files are not looked at.
 
         Raises:
-            TornSnapshot: it is damaged.
-            StorageFailed: there is none, or the storage cannot be read.
+            CorruptSnapshot: it is damaged.
+            StorageError: there is none, or the storage cannot be read.
         """
 
-    def load(self, folder: Folder) -> Manifest:
+    def load(self, folder: CheckpointFolder) -> Manifest:
         """Read a manifest and check that its files are there in their sizes.
 
         Raises:
-            TornSnapshot: the manifest is damaged, or a file is missing or has another size.
-            StorageFailed: the storage cannot be read.
+            CorruptSnapshot: the manifest is damaged, or a file is missing or has another size.
+            StorageError: the storage cannot be read.
         """
 
-    def verify(self, folder: Folder) -> Manifest:
+    def verify(self, folder: CheckpointFolder) -> Manifest:
         """Read every byte of a checkpoint and compare the checksums.
 
         Raises:
-            TornSnapshot: something differs; the message names it.
-            StorageFailed: the storage cannot be read.
+            CorruptSnapshot: something differs; the message names it.
+            StorageError: the storage cannot be read.
         """
 
     def read_range(
-        self, folder: Folder, file: RankFile, offset: int, length: int
+        self, folder: CheckpointFolder, file: RankFile, offset: int, length: int
     ) -> Iterator[memoryview]:
         """A range of a rank's file; each piece is valid until the next is asked for.
 
         Raises:
-            TornSnapshot: the file ends before the range does.
-            StorageFailed: the storage cannot be read.
+            CorruptSnapshot: the file ends before the range does.
+            StorageError: the storage cannot be read.
         """
 
-    def remove(self, folder: Folder) -> None:
+    def remove(self, folder: CheckpointFolder) -> None:
         """Remove a checkpoint, its manifest first: half-removed it must not look like a whole one.
 
         Raises:
-            StorageFailed: the storage refused.
+            StorageError: the storage refused.
         """
 
     def collect(
-        self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
-    ) -> tuple[Folder, ...]:
+        self,
+        keep: int,
+        *,
+        generation: int,
+        spare: RetentionExceptions = KEEP_NEWEST,
+        below: int = 0,
+    ) -> tuple[CheckpointFolder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed.
 
         Args:
@@ -143,7 +148,7 @@ class StoredCheckpoints(Protocol):
                 its older ones are leftovers, too.
 
         Raises:
-            StorageFailed: the storage refused.
+            StorageError: the storage refused.
         """
 
 
@@ -151,11 +156,11 @@ class Storage(RankWriter, StoredCheckpoints, Protocol):
     """The checkpoints of one job."""
 
 
-def counted(content: Iterable[memoryview], length: int) -> Iterator[memoryview]:
+def check_length(content: Iterable[memoryview], length: int) -> Iterator[memoryview]:
     """Pass the pieces on; ends with an error unless they are so many bytes.
 
     Raises:
-        TornSnapshot: they are more or fewer.
+        CorruptSnapshot: they are more or fewer.
     """
     count = 0
     for piece in content:
@@ -164,4 +169,4 @@ def counted(content: Iterable[memoryview], length: int) -> Iterator[memoryview]:
             break
         yield piece
     if count != length:
-        raise errors.TornSnapshot(f"a snapshot of {count} bytes where {length} were sealed")
+        raise errors.CorruptSnapshot(f"a snapshot of {count} bytes where {length} were sealed")

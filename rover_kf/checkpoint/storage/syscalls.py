@@ -16,7 +16,7 @@ import shutil
 import stat
 
 
-class Files:
+class Syscalls:
     """Calls of the operating system; errors are OSError."""
 
     def make_folder(self, path: pathlib.Path) -> None:

@@ -9,28 +9,28 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.checkpoint.format import checksum, chunks, manifest, snapshot
-from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.format.snapshot import Snapshot
 from rover_kf.checkpoint.storage import retention
-from rover_kf.checkpoint.storage.retention import Spare
+from rover_kf.checkpoint.storage.retention import RetentionExceptions
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
 
 
-def load(storage: StoredCheckpoints, folder: Folder) -> Manifest:
+def load(storage: StoredCheckpoints, folder: CheckpointFolder) -> Manifest:
     """Read a manifest and check that its files are there in their sizes.
 
     Raises:
-        TornSnapshot: the manifest is damaged, or a file is missing or has another size.
-        StorageFailed: the storage cannot be read.
+        CorruptSnapshot: the manifest is damaged, or a file is missing or has another size.
+        StorageError: the storage cannot be read.
     """
     content = storage.read_manifest(folder)
     check_sizes(folder, content, storage.sizes(folder))
     return content
 
 
-def good(
-    load: Callable[[Folder], Manifest], folders: Iterable[Folder]
-) -> tuple[Mapping[Folder, Manifest], Mapping[Folder, errors.StorageFailed]]:
+def load_valid(
+    load: Callable[[CheckpointFolder], Manifest], folders: Iterable[CheckpointFolder]
+) -> tuple[Mapping[CheckpointFolder, Manifest], Mapping[CheckpointFolder, errors.StorageError]]:
     """Of folders that have a manifest those whose files are there in their sizes.
 
     Args:
@@ -41,32 +41,36 @@ def good(
         These, and those of which the file system does not let that be known.
 
     Raises:
-        StorageFailed: an object store does not answer.
+        StorageError: an object store does not answer.
     """
-    found: dict[Folder, Manifest] = {}
-    unread: dict[Folder, errors.StorageFailed] = {}
+    found: dict[CheckpointFolder, Manifest] = {}
+    unread: dict[CheckpointFolder, errors.StorageError] = {}
     for folder in folders:
         try:
             found[folder] = load(folder)
-        except errors.TornSnapshot:  # noqa: PERF203 - it reads files
+        except errors.CorruptSnapshot:  # noqa: PERF203 - it reads files
             continue
-        except errors.StorageFailed as error:
+        except errors.StorageError as error:
             if not isinstance(error.__cause__, OSError):
                 raise
             unread[folder] = error
     return found, unread
 
 
-def sifted(
-    load: Callable[[Folder], Manifest],
-    folders: Collection[Folder],
-    whole: Collection[Folder],
+def filter_valid(
+    load: Callable[[CheckpointFolder], Manifest],
+    folders: Collection[CheckpointFolder],
+    whole: Collection[CheckpointFolder],
     *,
     keep: int,
     generation: int,
-    spare: Spare,
+    spare: RetentionExceptions,
     below: int,
-) -> tuple[Mapping[Folder, Manifest], tuple[Folder, ...], tuple[errors.StorageFailed, ...]]:
+) -> tuple[
+    Mapping[CheckpointFolder, Manifest],
+    tuple[CheckpointFolder, ...],
+    tuple[errors.StorageError, ...],
+]:
     """Good checkpoints that stay, folders to remove, and why others cannot be judged, which stay.
 
     Args:
@@ -79,12 +83,12 @@ def sifted(
         below: a step that every rank has come to.
 
     Raises:
-        StorageFailed: the storage as a whole cannot be read, or another job writes there.
+        StorageError: the storage as a whole cannot be read, or another job writes there.
     """
-    _check_ours(whole, generation)
-    found, unread = good(load, sorted(whole))
-    spared = spare.of({folder: content.metrics for folder, content in found.items()})
-    doomed = retention.doomed(
+    _check_same_job(whole, generation)
+    found, unread = load_valid(load, sorted(whole))
+    spared = spare.select({folder: content.metrics for folder, content in found.items()})
+    doomed = retention.deletable(
         [folder for folder in folders if folder not in unread],
         tuple(found),
         set(folders) - set(whole),
@@ -98,77 +102,79 @@ def sifted(
     return kept, doomed, tuple(unread.values())
 
 
-def _check_ours(whole: Collection[Folder], generation: int) -> None:
+def _check_same_job(whole: Collection[CheckpointFolder], generation: int) -> None:
     newest = max(whole, default=None)
     if newest is not None and newest.generation > generation:
         # A job's rounds are counted on from what it finds at its start.
-        raise errors.StorageFailed(
+        raise errors.StorageError(
             f"{newest.location} is of round {newest.generation}, and this job is in round "
             f"{generation}: another job of this name writes to the same place, and will remove "
             f"this one's checkpoints; give one of them another {names.PREFIX}checkpoint.path"
         )
 
 
-def head(storage: StoredCheckpoints, folder: Folder, file: RankFile) -> Snapshot:
+def read_header(storage: StoredCheckpoints, folder: CheckpointFolder, file: RankFile) -> Snapshot:
     """What a rank's file says it holds; its header alone is read.
 
     Raises:
-        TornSnapshot: it cannot be read.
-        StorageFailed: the storage cannot be read.
+        CorruptSnapshot: it cannot be read.
+        StorageError: the storage cannot be read.
     """
-    first = chunks.joined(storage.read_range(folder, file, 0, snapshot.LENGTH_BYTES))
-    size = snapshot.head_bytes(first, file.length)
-    return snapshot.read(chunks.joined(storage.read_range(folder, file, 0, size)), file.length)
+    first = chunks.join(storage.read_range(folder, file, 0, snapshot.LENGTH_BYTES))
+    size = snapshot.header_size(first, file.length)
+    return snapshot.read(chunks.join(storage.read_range(folder, file, 0, size)), file.length)
 
 
-def verify(storage: StoredCheckpoints, folder: Folder) -> Manifest:
+def verify(storage: StoredCheckpoints, folder: CheckpointFolder) -> Manifest:
     """Read every byte of a checkpoint and compare the checksums.
 
     Raises:
-        TornSnapshot: something differs; the message names it.
-        StorageFailed: the storage cannot be read.
+        CorruptSnapshot: something differs; the message names it.
+        StorageError: the storage cannot be read.
     """
     content = storage.load(folder)
     for file in content.files:
-        for _ in verified(storage, folder, file):
+        for _ in read_verified(storage, folder, file):
             pass
     return content
 
 
-def verified(storage: StoredCheckpoints, folder: Folder, file: RankFile) -> Iterator[memoryview]:
+def read_verified(
+    storage: StoredCheckpoints, folder: CheckpointFolder, file: RankFile
+) -> Iterator[memoryview]:
     """All bytes of a rank's file, and then the certainty that they are those of the manifest.
 
     Raises:
-        TornSnapshot: they are not; known only after the last piece.
-        StorageFailed: the storage cannot be read.
+        CorruptSnapshot: they are not; known only after the last piece.
+        StorageError: the storage cannot be read.
     """
     found = 0
     for piece in storage.read_range(folder, file, 0, file.length):
         found = checksum.extend(found, piece)
         yield piece
-    check(folder, file, found)
+    check_crc(folder, file, found)
 
 
-def unnamed(content: Manifest, there: Iterable[str]) -> set[str]:
+def orphan_files(content: Manifest, names: Iterable[str]) -> set[str]:
     """Of a checkpoint's files those of ranks that its manifest does not name: it never will."""
     named = {file.name for file in content.files}
-    return {name for name in there if manifest.is_ranks(name) and name not in named}
+    return {name for name in names if manifest.is_rank_file_name(name) and name not in named}
 
 
-def check_unfinished(folder: Folder, *, has_manifest: bool) -> None:
+def check_unfinished(folder: CheckpointFolder, *, has_manifest: bool) -> None:
     """Before a rank's file is written: a checkpoint stays what its manifest says.
 
     Raises:
-        AlreadyStored: the folder is a checkpoint.
+        CheckpointExists: the folder is a checkpoint.
     """
     if has_manifest:
-        raise errors.AlreadyStored(
+        raise errors.CheckpointExists(
             f"{folder.location} is a checkpoint already, its files are not replaced; save what has "
             "changed since as another step"
         )
 
 
-def check_reported(content: Manifest, folder: Folder, sizes: Mapping[str, int]) -> None:
+def check_reported(content: Manifest, folder: CheckpointFolder, sizes: Mapping[str, int]) -> None:
     """Before a manifest is written: are the files there as they were reported?
 
     Args:
@@ -177,47 +183,47 @@ def check_reported(content: Manifest, folder: Folder, sizes: Mapping[str, int]) 
         sizes: bytes of the files there, by their names.
 
     Raises:
-        StorageFailed: a file is not there whole.
+        StorageError: a file is not there whole.
     """
     for file in content.files:
         found = sizes.get(file.name)
         if found != file.length:
-            raise errors.StorageFailed(
+            raise errors.StorageError(
                 f"{folder.location}/{file.name} has {found} bytes, {file.length} were reported"
             )
 
 
-def check_sizes(folder: Folder, content: Manifest, sizes: Mapping[str, int]) -> None:
+def check_sizes(folder: CheckpointFolder, content: Manifest, sizes: Mapping[str, int]) -> None:
     """Compare the sizes of a checkpoint's files, by their names there, with the manifest's.
 
     Raises:
-        TornSnapshot: a file is missing or has another size.
+        CorruptSnapshot: a file is missing or has another size.
     """
     for file in content.files:
         check_size(folder, file, sizes.get(file.name))
 
 
-def check_size(folder: Folder, file: RankFile, size: int | None) -> None:
+def check_size(folder: CheckpointFolder, file: RankFile, size: int | None) -> None:
     """Compare a file's size with the manifest's; None: there is no such file.
 
     Raises:
-        TornSnapshot: they differ.
+        CorruptSnapshot: they differ.
     """
     if size != file.length:
         state = "is missing" if size is None else f"has {size} bytes"
-        raise errors.TornSnapshot(
+        raise errors.CorruptSnapshot(
             f"{folder.location}/{file.name} {state}; the manifest says {file.length}"
         )
 
 
-def check(folder: Folder, file: RankFile, found: int) -> None:
+def check_crc(folder: CheckpointFolder, file: RankFile, actual: int) -> None:
     """Compare a checksum with the manifest's.
 
     Raises:
-        TornSnapshot: they differ.
+        CorruptSnapshot: they differ.
     """
-    if found != file.checksum:
-        raise errors.TornSnapshot(
-            f"{folder.location}/{file.name} has CRC-32C {found:08x}; the manifest says "
+    if actual != file.checksum:
+        raise errors.CorruptSnapshot(
+            f"{folder.location}/{file.name} has CRC-32C {actual:08x}; the manifest says "
             f"{file.checksum:08x}"
         )

@@ -15,7 +15,7 @@ _WIDTH = 24
 _MOST_SHARES = 8
 
 
-def data_part(data: DataStatus) -> str:
+def format_data(data: DataStatus) -> str:
     """In a few words."""
     whole = f" {data.done / data.slots:.0%}" if data.slots else ""
     left = "" if data.eta_seconds is None else f", {data.eta_seconds:.0f} s left"
@@ -23,11 +23,11 @@ def data_part(data: DataStatus) -> str:
     return f"{data.name}{whole}{_epoch(data)} ({data.rate:.0f}/s{left}{aside})"
 
 
-def data_lines(data: DataStatus) -> Iterator[str]:
+def format_data_lines(data: DataStatus) -> Iterator[str]:
     """In all that is known: a bar, who has how much, and what was set aside."""
     filled = _WIDTH * data.done // data.slots if data.slots else 0
     bar = "#" * filled + "-" * (_WIDTH - filled)
-    yield f"[{bar}] {data_part(data)}, {data.done} of {data.slots}, {data.outstanding} lent"
+    yield f"[{bar}] {format_data(data)}, {data.done} of {data.slots}, {data.outstanding} lent"
     if data.workers:
         yield f"  used by {', '.join(_shares(data))}"
     for poison in data.poison:
@@ -37,12 +37,14 @@ def data_lines(data: DataStatus) -> Iterator[str]:
         yield f"  set aside: {place}{span.begin} to {span.end} after {tries}: {poison.reason}"
 
 
-def bars(told: Iterable[DataStatus]) -> Table:
+def progress_bars(datasets: Iterable[DataStatus]) -> Table:
     """Drawn in place, a row for each data set."""
     found = Table.grid(padding=(0, 1))
-    for data in told:
+    for data in datasets:
         bar = ProgressBar(total=max(data.slots, 1), completed=data.done, width=_WIDTH)
-        found.add_row(bar, f"{data_part(data)}, {data.outstanding} lent", ", ".join(_shares(data)))
+        found.add_row(
+            bar, f"{format_data(data)}, {data.outstanding} lent", ", ".join(_shares(data))
+        )
     return found
 
 

@@ -13,11 +13,11 @@ from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.system.html_tables import Shown
+from rover_kf.system.html_tables import NotebookTable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Progress(Shown):
+class Progress(NotebookTable):
     """Where a job stands."""
 
     job: str
@@ -46,7 +46,7 @@ class Progress(Shown):
     """Data sets whose slots are leased."""
     events: tuple[Event, ...] = ()
     """New since the last look, oldest first."""
-    at: float = 0.0
+    timestamp: float = 0.0
     """Unix seconds of the look."""
     namespace: str = "default"
     kind: str = names.PYTORCHJOB
@@ -80,7 +80,7 @@ class Progress(Shown):
             yield "verdict", self.verdict
 
 
-def progress_of(
+def make_progress(
     job: ObservedJob,
     pods: Sequence[Pod],
     status: CoordinatorStatus | None,
@@ -107,7 +107,7 @@ def progress_of(
     )
 
 
-def ended(progress: Progress, record: RunRecord | None) -> Progress:
+def with_final_record(progress: Progress, record: RunRecord | None) -> Progress:
     """The progress of a job that has ended, with what the history keeps of it."""
     if record is None:
         return progress
@@ -124,7 +124,7 @@ def ended(progress: Progress, record: RunRecord | None) -> Progress:
     )
 
 
-def carried(now: Progress, before: Progress | None) -> Progress:
+def carry_over(now: Progress, before: Progress | None) -> Progress:
     """The progress with what the coordinator said before, if it is silent now."""
     if before is None or now.activity:
         return now
@@ -135,5 +135,5 @@ def carried(now: Progress, before: Progress | None) -> Progress:
         replicas=now.replicas,
         running=now.running,
         samples_per_second=0.0,
-        at=now.at,
+        timestamp=now.timestamp,
     )

@@ -19,10 +19,10 @@ from rich.live import Live
 from rich.text import Text
 
 from rover_kf.api.jobs import Event
-from rover_kf.client.progress.data_progress import bars
+from rover_kf.client.progress.data_progress import progress_bars
 from rover_kf.client.progress.job_progress import Progress
-from rover_kf.client.progress.progress_text import event_line, progress_line
-from rover_kf.client.views import Events
+from rover_kf.client.progress.progress_text import format_event, format_progress
+from rover_kf.client.views import EventList
 
 LAST_EVENTS = 8
 """Events shown below the progress where it is drawn in place."""
@@ -31,26 +31,26 @@ LINE_SECONDS = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class ProgressFrame:
     """What is shown at one moment: where the job stands, and what was told last."""
 
     progress: Progress
     events: tuple[Event, ...]
 
     def __str__(self) -> str:
-        return "\n".join([progress_line(self.progress), *map(event_line, self.events)])
+        return "\n".join([format_progress(self.progress), *map(format_event, self.events)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         done, total = self.progress.step, self.progress.total_steps
         bar = f"<progress max='{total}' value='{done}'></progress>" if total else ""
-        told = Events(self.events)._repr_html_() if self.events else ""
+        told = EventList(self.events)._repr_html_() if self.events else ""
         return f"{bar}{self.progress._repr_html_()}{told}"
 
 
 @final
-class Screen:
+class ProgressDisplay:
     """Shows progress as it comes; a context manager.
 
     Args:
@@ -65,10 +65,10 @@ class Screen:
         drawn = self._display is None and self._console.is_terminal
         self._live = Live(console=self._console, refresh_per_second=4) if drawn else None
         self._events: tuple[Event, ...] = ()
-        self._said = ""
-        self._said_at = 0.0
+        self._printed = ""
+        self._printed_at = 0.0
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> ProgressDisplay:
         if self._live:
             self._live.start()
         return self
@@ -85,40 +85,41 @@ class Screen:
     def show(self, progress: Progress) -> None:
         """Show where the job stands and what was told since."""
         self._events = (*self._events, *progress.events)[-LAST_EVENTS:]
-        look = Look(progress, self._events)
+        look = ProgressFrame(progress, self._events)
         if self._display is not None:
             self._draw_cell(look)
         elif self._live:
-            self._live.update(_drawn(look))
+            self._live.update(_render(look))
         else:
             self._print(progress)
 
-    def _draw_cell(self, look: Look) -> None:
+    def _draw_cell(self, frame: ProgressFrame) -> None:
         if self._cell is None:
-            self._cell = self._display(look, display_id=True)  # type: ignore[misc] # of IPython
+            self._cell = self._display(frame, display_id=True)  # type: ignore[misc] # of IPython
         else:
-            self._cell.update(look)
+            self._cell.update(frame)
 
     def _print(self, progress: Progress) -> None:
         for event in progress.events:
-            self._line(event_line(event))
-        line, now = progress_line(progress), time.monotonic()
-        late = now - self._said_at >= LINE_SECONDS
-        if line != self._said and (late or progress.finished):
-            self._said, self._said_at = line, now
+            self._line(format_event(event))
+        line, now = format_progress(progress), time.monotonic()
+        late = now - self._printed_at >= LINE_SECONDS
+        if line != self._printed and (late or progress.finished):
+            self._printed, self._printed_at = line, now
             self._line(line)
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _drawn(look: Look) -> Group:
+def _render(frame: ProgressFrame) -> Group:
     lines = [
-        Text(event_line(event), style="yellow" if event.warning else "dim") for event in look.events
+        Text(format_event(event), style="yellow" if event.warning else "dim")
+        for event in frame.events
     ]
     # Data sets have bars of their own.
-    told = progress_line(dataclasses.replace(look.progress, data=()))
-    return Group(Text(told, style="bold"), bars(look.progress.data), *lines)
+    told = format_progress(dataclasses.replace(frame.progress, data=()))
+    return Group(Text(told, style="bold"), progress_bars(frame.progress.data), *lines)
 
 
 def _cell_display() -> Any:

@@ -10,33 +10,33 @@ from collections.abc import Iterator
 
 from rover_kf.api.jobs import Event
 from rover_kf.api.samples import Goodput
-from rover_kf.client.progress.data_progress import data_part
+from rover_kf.client.progress.data_progress import format_data
 from rover_kf.client.progress.job_progress import Progress
 
 
-def event_line(event: Event) -> str:
+def format_event(event: Event) -> str:
     """One event."""
     at = dt.datetime.fromtimestamp(event.at).astimezone().strftime("%T")
     return f"{at} {'!' if event.warning else ' '} {event.reason}: {event.message}"
 
 
-def progress_line(progress: Progress) -> str:
+def format_progress(progress: Progress) -> str:
     """Where the job stands, in one line."""
     parts = [
         progress.phase or "New",
         *([progress.activity] if progress.activity else []),
         f"replicas {progress.running}/{progress.replicas}",
-        *_reported(progress),
+        *_format_reported(progress),
         f"in memory {_step(progress.sealed_step)}",
         f"durable {_step(progress.durable_step)}",
     ]
-    parts += [data_part(data) for data in progress.data]
+    parts += [format_data(data) for data in progress.data]
     if progress.restarts:
         parts.append(f"restarts {progress.restarts}")
     return f"{progress.job}: " + ", ".join(parts)
 
 
-def _reported(progress: Progress) -> Iterator[str]:
+def _format_reported(progress: Progress) -> Iterator[str]:
     """What the script says of its steps; one that knows nothing of rover-kf says nothing."""
     if not progress.step:
         yield "steps not reported" + " yet" * (not progress.finished)
@@ -46,7 +46,7 @@ def _reported(progress: Progress) -> Iterator[str]:
     yield f"{progress.samples_per_second:.0f} samples/s"
 
 
-def goodput_line(spent: Goodput) -> str:
+def format_goodput(spent: Goodput) -> str:
     """What a job's seconds were spent on, the most first."""
     seconds = {field.name: getattr(spent, field.name) for field in dataclasses.fields(spent)}
     ordered = sorted(seconds.items(), key=lambda item: -item[1])

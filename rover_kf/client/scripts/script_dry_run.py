@@ -8,10 +8,10 @@ import dataclasses
 import pathlib
 
 from rover_kf import errors
-from rover_kf.client.manifests import Source
+from rover_kf.client.manifests import ManifestSource
 from rover_kf.cluster.local import local_admission
 from rover_kf.injection import adapters, command
-from rover_kf.recommender.dry_run_process import FACTORS, Rehearsal, dry_run
+from rover_kf.recommender.dry_run_process import FACTORS, DryRunSpec, run_dry_run
 from rover_kf.recommender.profile import Profile
 
 
@@ -29,7 +29,7 @@ class DryRun:
     """Compute shapes only, which takes no memory to speak of."""
 
 
-def rehearse(source: Source, how: DryRun) -> Profile:
+def dry_run_script(source: ManifestSource, options: DryRun) -> Profile:
     """Run a job's script for a few steps here.
 
     Raises:
@@ -48,14 +48,14 @@ def rehearse(source: Source, how: DryRun) -> Profile:
     stated = {
         str(one["name"]): str(one["value"]) for one in trainer.get("env") or [] if "value" in one
     }
-    asked = Rehearsal(
+    asked = DryRunSpec(
         command=tuple(line),
         folder=pathlib.Path(local_admission.work_folder(trainer, source.folder)),
         environment=stated,
-        steps=how.steps,
-        seconds=how.seconds,
-        batch_option=how.batch_option,
-        fake=how.fake,
+        steps=options.steps,
+        seconds=options.seconds,
+        batch_option=options.batch_option,
+        fake=options.fake,
         factors=FACTORS,
     )
-    return dry_run(asked)
+    return run_dry_run(asked)

@@ -18,7 +18,9 @@ from typing import Any
 from rover_kf import errors
 
 
-def script_of(function: Callable[..., object], parameters: Mapping[str, Any] | None = None) -> str:
+def render_script(
+    function: Callable[..., object], parameters: Mapping[str, Any] | None = None
+) -> str:
     """The function's source, and a call of it.
 
     Args:
@@ -62,13 +64,13 @@ def _literal(name: str, parameters: dict[str, Any]) -> str:
     return text
 
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 
 
 """What fits into a ConfigMap, with room for its names."""
 
 
-def files_of(script: pathlib.Path) -> dict[str, str]:
+def collect_files(script: pathlib.Path) -> dict[str, str]:
     """Texts by file name: the script first, then each module of its folder that is imported.
 
     Raises:
@@ -90,10 +92,10 @@ def files_of(script: pathlib.Path) -> dict[str, str]:
                 found[path.name] = _text(path)
                 left.append(path.name)
     size = sum(len(text.encode()) for text in found.values())
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         beside = f" with {', '.join(list(found)[1:])}" if len(found) > 1 else ""
         raise errors.InputError(
-            f"{script}{beside} has {size} bytes; allowed: at most {MOST_BYTES}, which a ConfigMap "
+            f"{script}{beside} has {size} bytes; allowed: at most {MAX_BYTES}, which a ConfigMap "
             "can hold; put it into the image and submit a manifest"
         )
     return found

@@ -12,27 +12,27 @@ from rover_kf import errors
 from rover_kf.api.jobs import Manifest, ObservedJob
 from rover_kf.client import submission
 from rover_kf.client.connection import Connection
-from rover_kf.client.manifests import Source
+from rover_kf.client.manifests import ManifestSource
 from rover_kf.client.scripts import script_files, script_manifest
-from rover_kf.client.scripts.script_manifest import Training
+from rover_kf.client.scripts.script_manifest import TrainingSpec
 
 
-def start(connection: Connection, spec: Training) -> ObservedJob:
+def start(connection: Connection, spec: TrainingSpec) -> ObservedJob:
     """Create the job of a script."""
     if not connection.embedded:
         return _start_on_cluster(connection, spec)
-    return submission.submit(connection, _source(spec, script_manifest.embedded_job(spec)))
+    return submission.submit(connection, _source(spec, script_manifest.make_embedded_job(spec)))
 
 
-def _start_on_cluster(connection: Connection, spec: Training) -> ObservedJob:
+def _start_on_cluster(connection: Connection, spec: TrainingSpec) -> ObservedJob:
     """The job first, so that its script can be its own and go with it."""
-    script_manifest.script_map(spec)  # refused before the job is there
-    job = submission.submit(connection, _source(spec, script_manifest.cluster_job(spec)))
+    script_manifest.make_script_config_map(spec)  # refused before the job is there
+    job = submission.submit(connection, _source(spec, script_manifest.make_cluster_job(spec)))
     path = f"/api/v1/namespaces/{spec.namespace}/configmaps"
     what = f"the script of {job.key}"
     try:
         connection.api.request(
-            "POST", path, what=what, body=script_manifest.script_map(spec, job.uid)
+            "POST", path, what=what, body=script_manifest.make_script_config_map(spec, job.uid)
         )
     except errors.RoverError:
         connection.cluster.delete_job(job.key)
@@ -40,9 +40,9 @@ def _start_on_cluster(connection: Connection, spec: Training) -> ObservedJob:
     return job
 
 
-def _source(spec: Training, job: Manifest) -> Source:
+def _source(spec: TrainingSpec, job: Manifest) -> ManifestSource:
     # Relative paths in the script mean what they mean under python SCRIPT.
-    return Source(job, str(spec.script), pathlib.Path.cwd())
+    return ManifestSource(job, str(spec.script), pathlib.Path.cwd())
 
 
 def script_of(
@@ -59,7 +59,7 @@ def script_of(
         return pathlib.Path(what)
     if parameters is None and arguments:
         raise errors.InputError("arguments are a script's; a function is given parameters")
-    text = script_files.script_of(what, parameters)
+    text = script_files.render_script(what, parameters)
     path = connection.settings.state / "scripts" / f"{name.replace('-', '_')}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

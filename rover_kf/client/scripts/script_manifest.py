@@ -37,7 +37,7 @@ class Resources:
     gpu: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> Resources:
+    def from_mapping(cls, given: Mapping[str, Any] | None) -> Resources:
         """From kubeflow's words: ``{"cpu": 2, "memory": "4Gi", "gpu": 1}``.
 
         Raises:
@@ -65,14 +65,14 @@ class Resources:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Training:
+class TrainingSpec:
     """What is asked for."""
 
     script: pathlib.Path
     """Of this machine."""
     name: str
-    least: int = 1
-    most: int = 1
+    min_replicas: int = 1
+    max_replicas: int = 1
     start: int = 0
     """Replicas at first; 0: the most."""
     arguments: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Training:
     """Annotations, also without their prefix, such as ``{"checkpoint.every": "50"}``."""
 
 
-def bounds(text: str | int) -> tuple[int, int]:
+def parse_replicas(text: str | int) -> tuple[int, int]:
     """Fewest and most replicas of ``1:4``, or of ``4``, which is 4 and 4.
 
     Raises:
@@ -104,7 +104,7 @@ def bounds(text: str | int) -> tuple[int, int]:
     return least, most
 
 
-def fresh_name(stem: str) -> str:
+def unique_name(stem: str) -> str:
     """A name for a job, of a script's or function's, that no other job has."""
     letters = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if not letters[:1].isalpha():
@@ -112,82 +112,83 @@ def fresh_name(stem: str) -> str:
     return f"{letters[:_NAME_LETTERS].rstrip('-')}-{secrets.token_hex(2)}"
 
 
-def embedded_job(asked: Training) -> Manifest:
+def make_embedded_job(spec: TrainingSpec) -> Manifest:
     """The job for this machine: its script is found where it is.
 
     Raises:
         InputError: there is no such script, or checkpoints would go to a claim of a cluster or to
             an object store.
     """
-    if not asked.script.is_file():
-        raise errors.InputError(f"{asked.script} is no file; allowed: a Python script")
+    if not spec.script.is_file():
+        raise errors.InputError(f"{spec.script} is no file; allowed: a Python script")
     container = {
         "name": names.PYTORCH_CONTAINER,
-        "image": asked.image or "embedded",
-        "command": ["torchrun", str(asked.script.absolute()), *asked.arguments],
+        "image": spec.image or "embedded",
+        "command": ["torchrun", str(spec.script.absolute()), *spec.arguments],
     }
-    path = asked.checkpoints
-    if path.startswith(CLAIM) and not asked.image:
+    path = spec.checkpoints
+    if path.startswith(CLAIM) and not spec.image:
         raise errors.InputError(
             f"checkpoints go to {path!r}, which a cluster has; allowed here: a folder; or name an "
             "image (--image), which makes it a job of the cluster"
         )
     if path.startswith(CLAIM):
-        return _job(asked, *_with_claim(container, path))
+        return _make_job(spec, *_mount_claim(container, path))
     if _URL.match(path):
         raise errors.InputError(
-            f"checkpoints go to {_shown(path)}; allowed here: a folder, for an embedded run has no "
+            f"checkpoints go to {_redact(path)}; allowed here: a folder, for an embedded "
+            "run has no "
             "Secret with an object store's credentials; or name an image (--image), which makes it "
             "a job of the cluster"
         )
     if path:
         path = os.path.realpath(pathlib.Path(path).expanduser())  # policy takes no ..
-    return _job(asked, container, (), path)
+    return _make_job(spec, container, (), path)
 
 
-def cluster_job(asked: Training) -> Manifest:
+def make_cluster_job(spec: TrainingSpec) -> Manifest:
     """The job for a cluster: its script comes out of a ConfigMap of the job's own name.
 
     Raises:
         InputError: there is no image, or checkpoints would go to a folder of this machine.
     """
-    if not asked.image:
+    if not spec.image:
         raise errors.InputError("no image; allowed: --image with Python >= 3.10 and torch in it")
-    path = asked.checkpoints
+    path = spec.checkpoints
     if path and not path.startswith(CLAIM) and not storage_mount.is_url(path):
         raise errors.InputError(
-            f"checkpoints go to {_shown(path)}; allowed: {CLAIM}NAME of a PersistentVolumeClaim, "
+            f"checkpoints go to {_redact(path)}; allowed: {CLAIM}NAME of a PersistentVolumeClaim, "
             "or a URL such as s3://bucket/folder: pods do not see this machine's folders"
         )
     container: dict[str, Any] = {
         "name": names.PYTORCH_CONTAINER,
-        "image": asked.image,
-        "command": ["torchrun", asked.script.name, *asked.arguments],
+        "image": spec.image,
+        "command": ["torchrun", spec.script.name, *spec.arguments],
         "workingDir": WORKSPACE,
         "volumeMounts": [{"name": "script", "mountPath": WORKSPACE}],
     }
-    volumes: tuple[Any, ...] = ({"name": "script", "configMap": {"name": asked.name}},)
+    volumes: tuple[Any, ...] = ({"name": "script", "configMap": {"name": spec.name}},)
     if path.startswith(CLAIM):
-        container, claimed, path = _with_claim(container, path)
+        container, claimed, path = _mount_claim(container, path)
         volumes += claimed
-    return _job(asked, container, volumes, path)
+    return _make_job(spec, container, volumes, path)
 
 
-def script_map(asked: Training, owner_uid: str = "") -> dict[str, Any]:
+def make_script_config_map(spec: TrainingSpec, owner_uid: str = "") -> dict[str, Any]:
     """The ConfigMap with the script and its own modules; it goes with the job if that is named.
 
     Raises:
         InputError: a file of it cannot be read, or all are too large.
     """
-    metadata: dict[str, Any] = {"name": asked.name, "namespace": asked.namespace}
+    metadata: dict[str, Any] = {"name": spec.name, "namespace": spec.namespace}
     if owner_uid:
-        owner = {"kind": names.PYTORCHJOB, "name": asked.name, "uid": owner_uid}
+        owner = {"kind": names.PYTORCHJOB, "name": spec.name, "uid": owner_uid}
         metadata["ownerReferences"] = [{"apiVersion": _VERSION, **owner}]
-    data = script_files.files_of(asked.script)
+    data = script_files.collect_files(spec.script)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def _shown(path: str) -> str:
+def _redact(path: str) -> str:
     """A path, or a URL as far as no key can be in it."""
     found = _URL.match(path)
     return f"{found[0]}…" if found else repr(path)
@@ -196,7 +197,7 @@ def _shown(path: str) -> str:
 _VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
 
 
-def _with_claim(container: Mapping[str, Any], path: str) -> tuple[Any, tuple[Any, ...], str]:
+def _mount_claim(container: Mapping[str, Any], path: str) -> tuple[Any, tuple[Any, ...], str]:
     mount = {"name": "checkpoints", "mountPath": CHECKPOINTS}
     mounts = [*container.get("volumeMounts", ()), mount]
     name = path.removeprefix(CLAIM)
@@ -209,18 +210,18 @@ def _with_claim(container: Mapping[str, Any], path: str) -> tuple[Any, tuple[Any
     return {**container, "volumeMounts": mounts}, (volume,), CHECKPOINTS
 
 
-def _job(
-    asked: Training, container: Mapping[str, Any], volumes: tuple[Any, ...], path: str
+def _make_job(
+    spec: TrainingSpec, container: Mapping[str, Any], volumes: tuple[Any, ...], path: str
 ) -> Manifest:
-    start = asked.start or asked.most
-    if not asked.least <= start <= asked.most:
+    start = spec.start or spec.max_replicas
+    if not spec.min_replicas <= start <= spec.max_replicas:
         raise errors.InputError(
-            f"{start} replicas at first; allowed: {asked.least} to {asked.most}"
+            f"{start} replicas at first; allowed: {spec.min_replicas} to {spec.max_replicas}"
         )
-    mode = {"scaling.mode": "auto"} if asked.least < asked.most else {}
-    stated = {key.removeprefix(names.PREFIX): value for key, value in asked.policy.items()}
+    mode = {"scaling.mode": "auto"} if spec.min_replicas < spec.max_replicas else {}
+    stated = {key.removeprefix(names.PREFIX): value for key, value in spec.policy.items()}
     policy = {**mode, **({"checkpoint.path": path} if path else {}), **stated}
-    resources = asked.resources.manifest
+    resources = spec.resources.manifest
     trainer = {**container, **({"resources": resources} if resources else {})}
     pod = {"containers": [trainer], **({"volumes": list(volumes)} if volumes else {})}
     # A failing script ends the job at once, a lost pod is made anew.
@@ -229,14 +230,14 @@ def _job(
         "apiVersion": _VERSION,
         "kind": names.PYTORCHJOB,
         "metadata": {
-            "name": asked.name,
-            "namespace": asked.namespace,
+            "name": spec.name,
+            "namespace": spec.namespace,
             "labels": {names.INJECT_LABEL: "true"},
             "annotations": {f"{names.PREFIX}{key}": str(value) for key, value in policy.items()},
         },
         "spec": {
-            "nprocPerNode": str(asked.processes),
-            "elasticPolicy": {"minReplicas": asked.least, "maxReplicas": asked.most},
+            "nprocPerNode": str(spec.processes),
+            "elasticPolicy": {"minReplicas": spec.min_replicas, "maxReplicas": spec.max_replicas},
             "pytorchReplicaSpecs": {"Worker": worker},
         },
     }

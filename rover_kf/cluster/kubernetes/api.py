@@ -29,11 +29,11 @@ _PAGE = 200
 Query = Mapping[str, str | int | bool]
 
 
-class Expired(Exception):
+class ResourceVersionExpired(Exception):
     """The version to watch from is too old (410); list again. Never leaves this package."""
 
 
-class Api:
+class KubernetesApi:
     """The requests that KubernetesCluster makes.
 
     Args:
@@ -64,7 +64,7 @@ class Api:
             content_type: of the body.
 
         Raises:
-            JobNotFound, JobExists, Conflict, InputError, ClusterUnavailable: see failure().
+            NoSuchJob, JobExists, Conflict, InputError, ClusterUnavailable: see failure().
         """
         text = self.text(method, path, what=what, query=query, body=body, content_type=content_type)
         return dict(json.loads(text))
@@ -119,7 +119,7 @@ class Api:
                 change = json.loads(line)
                 if change["type"] == "ERROR":
                     if change["object"].get("code") == http.HTTPStatus.GONE:
-                        raise Expired
+                        raise ResourceVersionExpired
                     raise errors.ClusterUnavailable(f"{what}: {change['object'].get('message')}")
                 yield change
         except urllib3.exceptions.HTTPError as cause:
@@ -151,16 +151,16 @@ class Api:
                 _request_timeout=(CONNECT_SECONDS, read_seconds),
             )
         except kubernetes.client.ApiException as cause:
-            raise failure(cause.status, cause.body, what) from cause
+            raise error_for(cause.status, cause.body, what) from cause
         except urllib3.exceptions.HTTPError as cause:
             message = f"{what}: the API server does not answer: {cause}"
             raise errors.ClusterUnavailable(message) from cause
 
 
-def failure(status: int | None, body: object, what: str) -> Exception:
+def error_for(status: int | None, body: object, what: str) -> Exception:
     """The error for a refusal, with the API server's own message.
 
-    404 is JobNotFound (KindUnknown if the server does not know the kind), 409 is JobExists
+    404 is NoSuchJob (KindNotServed if the server does not know the kind), 409 is JobExists
     or Conflict, 410 is Expired, 408, 429 and 5xx are ClusterUnavailable, the rest is InputError.
     """
     reply = _status_of(body)
@@ -168,13 +168,13 @@ def failure(status: int | None, body: object, what: str) -> Exception:
     if status == http.HTTPStatus.NOT_FOUND:
         if not reply:
             advice = "is the Training Operator v1 installed?"
-            return errors.KindUnknown(f"{what}: the API server has no such kind; {advice}")
-        return errors.JobNotFound(message)
+            return errors.KindNotServed(f"{what}: the API server has no such kind; {advice}")
+        return errors.NoSuchJob(message)
     if status == http.HTTPStatus.CONFLICT:
         exists = reply.get("reason") == "AlreadyExists"
         return errors.JobExists(message) if exists else errors.Conflict(message)
     if status == http.HTTPStatus.GONE:
-        return Expired()
+        return ResourceVersionExpired()
     retry = (http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.TOO_MANY_REQUESTS)
     if not status or status in retry or status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
         return errors.ClusterUnavailable(message)

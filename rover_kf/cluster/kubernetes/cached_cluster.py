@@ -20,13 +20,13 @@ import kubernetes.client
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.cluster_capacity import Objects
+from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import JobKey, ObservedJob, Pod
 from rover_kf.cluster.kubernetes import conversion as objects
-from rover_kf.cluster.kubernetes.api import Api
-from rover_kf.cluster.kubernetes.informer import Mirror
+from rover_kf.cluster.kubernetes.api import KubernetesApi
+from rover_kf.cluster.kubernetes.informer import Informer
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
-from rover_kf.cluster.kubernetes.pod_index import PodsOfJobs
+from rover_kf.cluster.kubernetes.pod_index import PodIndex
 from rover_kf.cluster.kubernetes.transport import Transport
 
 SURROUNDINGS_SECONDS = 10.0
@@ -38,7 +38,7 @@ _PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
 _VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
 
 
-class MirroredCluster(KubernetesCluster):
+class CachedCluster(KubernetesCluster):
     """A cluster.protocol.Cluster for the controller.
 
     Args:
@@ -53,17 +53,17 @@ class MirroredCluster(KubernetesCluster):
         self,
         client: kubernetes.client.ApiClient,
         transport: Transport | None,
-        changed: Callable[[JobKey], None],
+        on_change: Callable[[JobKey], None],
         clock: Callable[[], float] = time.monotonic,
         namespace: str = "",
     ) -> None:
         super().__init__(client, transport)
         self._clock = clock
         place = f"/namespaces/{namespace}" if namespace else ""
-        self._jobs = {kind: _mirror(self._api, kind, place, changed) for kind in _PLURALS}
-        self._pods = PodsOfJobs(self._api, place)
+        self._jobs = {kind: _informer(self._api, kind, place, on_change) for kind in _PLURALS}
+        self._pods = PodIndex(self._api, place)
         self._threads: tuple[threading.Thread, ...] = ()
-        self._surroundings: dict[str, tuple[float, Objects]] = {}
+        self._namespace_objects: dict[str, tuple[float, NamespaceObjects]] = {}
 
     def follow(self, stop: threading.Event) -> None:
         """Begin to mirror, pods first, in threads that end with the process or after stop."""
@@ -77,23 +77,25 @@ class MirroredCluster(KubernetesCluster):
         for thread in self._threads:
             thread.start()
 
-    def _follow_jobs(self, jobs: Mirror[bytes], stop: threading.Event) -> None:
+    def _follow_jobs(self, jobs: Informer[bytes], stop: threading.Event) -> None:
         # A job that is told of is looked at, and a look wants its pods.
         while not (stop.is_set() or self._pods.synced.wait(_POLL_SECONDS)):
             continue
         jobs.follow(stop)
 
-    def following(self) -> bool:
+    def is_following(self) -> bool:
         """Whether changes are still heard."""
         return all(thread.is_alive() for thread in self._threads)
 
     def job_keys(self) -> tuple[JobKey, ...]:
         """Of labelled jobs, as far as they were heard of."""
         return tuple(
-            JobKey(*place, kind) for kind, mirror in self._jobs.items() for place in mirror.places()
+            JobKey(*place, kind)
+            for kind, mirror in self._jobs.items()
+            for place in mirror.keys()  # noqa: SIM118 - an informer is no mapping
         )
 
-    def jobs(self) -> int:
+    def job_count(self) -> int:
         """How many labelled jobs there are."""
         return sum(map(len, self._jobs.values()))
 
@@ -103,24 +105,24 @@ class MirroredCluster(KubernetesCluster):
         """Read one job.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
         """
         packed = self._jobs[key.kind].get((key.namespace, key.name))
-        return super().get_job(key) if packed is None else objects.job_of(_unpacked(packed))
+        return super().get_job(key) if packed is None else objects.parse_job(_decompress(packed))
 
     def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
         """The job's pods in replica order."""
         if not self._pods.synced.is_set():
             return super().list_pods(key)
-        return self._pods.of(key)
+        return self._pods.pods_of(key)
 
-    def surroundings(self, namespace: str) -> Objects:
+    def namespace_objects(self, namespace: str) -> NamespaceObjects:
         """Nodes with the pods on them, and the namespace's quotas and autoscalers."""
-        known = self._surroundings.get(namespace)
+        known = self._namespace_objects.get(namespace)
         if known is not None and self._clock() - known[0] < SURROUNDINGS_SECONDS:
             return known[1]
-        found = super().surroundings(namespace)
-        self._surroundings[namespace] = self._clock(), found
+        found = super().namespace_objects(namespace)
+        self._namespace_objects[namespace] = self._clock(), found
         return found
 
     # -- writes ------------------------------------------------------------------------------------
@@ -131,18 +133,18 @@ class MirroredCluster(KubernetesCluster):
         """JSON merge patch of the job.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
             Conflict: resource_version is given and is not the current one.
         """
         if "spec" in patch:
-            self._surroundings.clear()
+            self._namespace_objects.clear()
         try:
             job = super().patch_job(key, patch, resource_version=resource_version)
         except errors.Conflict:
             # Who tries again shall see what there is now, though the watch be late.
-            self._jobs[key.kind].wrote(super().get_job(key).manifest)
+            self._jobs[key.kind].record_write(super().get_job(key).manifest)
             raise
-        self._jobs[key.kind].wrote(job.manifest)
+        self._jobs[key.kind].record_write(job.manifest)
         return job
 
     def delete_pod(self, key: JobKey, pod: str) -> None:
@@ -159,23 +161,25 @@ class MirroredCluster(KubernetesCluster):
         try:
             body = {"preconditions": {"uid": known.uid}}
             self._api.request("DELETE", path, what=what, body=body)
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             return
 
 
-def _mirror(api: Api, kind: str, place: str, changed: Callable[[JobKey], None]) -> Mirror[bytes]:
+def _informer(
+    api: KubernetesApi, kind: str, namespace_path: str, on_change: Callable[[JobKey], None]
+) -> Informer[bytes]:
     plural = _PLURALS[kind]
-    return Mirror(
+    return Informer(
         api,
-        f"/apis/{_VERSION}{place}/{plural}",
+        f"/apis/{_VERSION}{namespace_path}/{plural}",
         what=plural,
         query={"labelSelector": f"{names.INJECT_LABEL}=true"},
-        keep=lambda item: _packed(item, kind),
-        changed=lambda place: changed(JobKey(*place, kind)),
+        transform=lambda item: _compress(item, kind),
+        on_change=lambda object_key: on_change(JobKey(*object_key, kind)),
     )
 
 
-def _packed(item: Mapping[str, Any], kind: str) -> bytes:
+def _compress(item: Mapping[str, Any], kind: str) -> bytes:
     """A job's text, compressed; who manages its fields is never asked."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     # A list's items do not name their kind.
@@ -183,5 +187,5 @@ def _packed(item: Mapping[str, Any], kind: str) -> bytes:
     return zlib.compress(json.dumps(whole, separators=(",", ":")).encode(), _LEVEL)
 
 
-def _unpacked(packed: bytes) -> dict[str, Any]:
+def _decompress(packed: bytes) -> dict[str, Any]:
     return dict(json.loads(zlib.decompress(packed)))

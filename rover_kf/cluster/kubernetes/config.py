@@ -14,9 +14,9 @@ import kubernetes.config
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
-from rover_kf.cluster.kubernetes.cached_cluster import MirroredCluster
+from rover_kf.cluster.kubernetes.cached_cluster import CachedCluster
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
-from rover_kf.cluster.kubernetes.transport import PodNetwork
+from rover_kf.cluster.kubernetes.transport import PodNetworkTransport
 
 
 def from_environment(
@@ -37,16 +37,16 @@ def from_environment(
         ClusterUnavailable: there is neither.
     """
     client, inside = _client(kubeconfig, context)
-    return KubernetesCluster(client, PodNetwork(token_file) if inside else None)
+    return KubernetesCluster(client, PodNetworkTransport(token_file) if inside else None)
 
 
-def mirrored(
-    changed: Callable[[JobKey], None], *, token_file: pathlib.Path, namespace: str = ""
-) -> MirroredCluster:
+def cached_from_environment(
+    on_change: Callable[[JobKey], None], *, token_file: pathlib.Path, namespace: str = ""
+) -> CachedCluster:
     """The same for who looks at many jobs; it has them in memory once it is told to follow.
 
     Args:
-        changed: told the keys of jobs that somebody else has changed.
+        on_change: told the keys of jobs that somebody else has changed.
         token_file: shown to coordinators, inside a cluster.
         namespace: whose jobs; empty: all.
 
@@ -54,8 +54,8 @@ def mirrored(
         ClusterUnavailable: there is no cluster.
     """
     client, inside = _client(None, None)
-    transport = PodNetwork(token_file) if inside else None
-    return MirroredCluster(client, transport, changed, namespace=namespace)
+    transport = PodNetworkTransport(token_file) if inside else None
+    return CachedCluster(client, transport, on_change, namespace=namespace)
 
 
 def _client(
@@ -89,9 +89,9 @@ _NO_KUBECONFIG = (
 )
 
 
-def _kubeconfigs(named: str | None) -> list[str]:
+def _kubeconfigs(given: str | None) -> list[str]:
     """Files that are there of those that would be read; one that is named need not be."""
-    if named is not None:
-        return [named]
+    if given is not None:
+        return [given]
     told = os.environ.get("KUBECONFIG") or "~/.kube/config"
     return [path for path in told.split(os.pathsep) if pathlib.Path(path).expanduser().is_file()]

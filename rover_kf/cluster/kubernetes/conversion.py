@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Container, Event, JobKey, ObservedJob, Pod
+from rover_kf.api.jobs import ContainerStatus, Event, JobKey, ObservedJob, Pod
 
 COMPONENT = "rover-kf"
 _SPECS = {names.PYTORCHJOB: "pytorchReplicaSpecs", names.TFJOB: "tfReplicaSpecs"}
@@ -24,7 +24,7 @@ _MESSAGE_LIMIT = 1024
 """Characters of an Event's message that the newer Events API allows."""
 
 
-def job_of(manifest: Mapping[str, Any]) -> ObservedJob:
+def parse_job(manifest: Mapping[str, Any]) -> ObservedJob:
     """A PyTorchJob or TFJob as the API server returned it."""
     metadata, spec = manifest["metadata"], manifest.get("spec") or {}
     status = manifest.get("status") or {}
@@ -34,7 +34,7 @@ def job_of(manifest: Mapping[str, Any]) -> ObservedJob:
     ended = status.get("completionTime") or (conditions or [{}])[-1].get("lastTransitionTime")
     specs = spec.get(_SPECS[manifest["kind"]]) or {}
     return ObservedJob(
-        key=key_of(manifest),
+        key=job_key(manifest),
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
         manifest=manifest,
@@ -42,33 +42,33 @@ def job_of(manifest: Mapping[str, Any]) -> ObservedJob:
         phase=phase,
         suspended=bool((spec.get("runPolicy") or {}).get("suspend")),
         deleting="deletionTimestamp" in metadata,
-        created_at=seconds_of(metadata.get("creationTimestamp")),
-        finished_at=seconds_of(ended) if finished else None,
+        created_at=parse_time(metadata.get("creationTimestamp")),
+        finished_at=parse_time(ended) if finished else None,
     )
 
 
-def key_of(manifest: Mapping[str, Any]) -> JobKey:
+def job_key(manifest: Mapping[str, Any]) -> JobKey:
     """Where the object is found."""
     metadata = manifest["metadata"]
     return JobKey(metadata["namespace"], metadata["name"], manifest["kind"])
 
 
-def pods_of(found: Sequence[Mapping[str, Any]]) -> tuple[Pod, ...]:
+def parse_pods(items: Sequence[Mapping[str, Any]]) -> tuple[Pod, ...]:
     """Pods in replica order; one without the Training Operator's labels is left out."""
     pods = [
-        pod_of(item)
-        for item in found
+        parse_pod(item)
+        for item in items
         if names.REPLICA_INDEX_LABEL in (item["metadata"].get("labels") or {})
     ]
-    return in_order(pods)
+    return sort_pods(pods)
 
 
-def in_order(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+def sort_pods(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Pods in replica order."""
     return tuple(sorted(pods, key=lambda pod: (_ORDER.get(pod.replica_type, 2), pod.replica_index)))
 
 
-def pod_of(item: Mapping[str, Any]) -> Pod:
+def parse_pod(item: Mapping[str, Any]) -> Pod:
     """One pod of a job."""
     metadata, status = item["metadata"], item.get("status") or {}
     labels = metadata["labels"]
@@ -77,7 +77,7 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         *(status.get("containerStatuses") or ()),
     ]
     ends = _ends_of(status)
-    unplaced, since = _unplaced(status)
+    unplaced, since = _unschedulable(status)
     limits = _limits(item.get("spec") or {})
     resize = _condition(status, "PodResizePending")
     return Pod(
@@ -94,15 +94,15 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         reasons=tuple(reason for reason, _ in ends if reason),
         message=next((message for _, message in ends if message), ""),
         resize=resize.get("reason") or "",
-        resize_since=seconds_of(resize.get("lastTransitionTime")),
-        placed_at=_placed_at(status),
-        unplaced=unplaced,
-        unplaced_since=since,
-        encrypts=_encrypts(item.get("spec") or {}),
+        resize_since=parse_time(resize.get("lastTransitionTime")),
+        scheduled_at=_scheduled_at(status),
+        unschedulable=unplaced,
+        unschedulable_since=since,
+        uses_tls=_uses_tls(item.get("spec") or {}),
     )
 
 
-def _encrypts(spec: Mapping[str, Any]) -> bool:
+def _uses_tls(spec: Mapping[str, Any]) -> bool:
     """Whether the sidecar's port is one of TLS."""
     return any(
         port.get("name") == names.TLS_PORT_NAME
@@ -112,13 +112,13 @@ def _encrypts(spec: Mapping[str, Any]) -> bool:
     )
 
 
-def silent_since(node: Mapping[str, Any]) -> float | None:
+def unreachable_since(node: Mapping[str, Any]) -> float | None:
     """When Kubernetes heard a node no more, Unix seconds; None while it does.
 
     A kubelet that says itself that it is not ready is no silent one: what runs there runs on.
     """
     ready = _condition(node.get("status") or {}, "Ready")
-    return seconds_of(ready.get("lastTransitionTime")) if ready.get("status") == "Unknown" else None
+    return parse_time(ready.get("lastTransitionTime")) if ready.get("status") == "Unknown" else None
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
@@ -127,19 +127,19 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((condition for condition in found if condition.get("type") == kind), {})
 
 
-def _unplaced(status: Mapping[str, Any]) -> tuple[str, float]:
+def _unschedulable(status: Mapping[str, Any]) -> tuple[str, float]:
     """Why and since when the scheduler finds no node; one that is nominated is being emptied."""
     placed = _condition(status, "PodScheduled")
     if placed.get("reason") != "Unschedulable" or status.get("nominatedNodeName"):
         return "", 0.0
     message = placed.get("message") or "no node has room for it"
-    return message, seconds_of(placed.get("lastTransitionTime"))
+    return message, parse_time(placed.get("lastTransitionTime"))
 
 
-def _placed_at(status: Mapping[str, Any]) -> float:
+def _scheduled_at(status: Mapping[str, Any]) -> float:
     placed = _condition(status, "PodScheduled")
     there = placed.get("status") == "True"
-    return seconds_of(placed.get("lastTransitionTime")) if there else 0.0
+    return parse_time(placed.get("lastTransitionTime")) if there else 0.0
 
 
 def _ends_of(status: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -152,7 +152,7 @@ def _ends_of(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(one.get("reason") or "", one.get("message") or "") for one in (status, *disruptions)]
 
 
-def sizes_of(nodes: Sequence[Mapping[str, Any]], resource: str) -> tuple[str, ...]:
+def node_sizes(nodes: Sequence[Mapping[str, Any]], resource: str) -> tuple[str, ...]:
     """What schedulable nodes have of it for pods, as they state it, each amount once."""
     found = {
         ((node.get("status") or {}).get("allocatable") or {}).get(resource) or ""
@@ -169,27 +169,27 @@ def _limits(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {name: limits for name, limits in stated if limits}
 
 
-def _container_of(state: Mapping[str, Any], limits: Mapping[str, Any]) -> Container:
+def _container_of(state: Mapping[str, Any], limits: Mapping[str, Any]) -> ContainerStatus:
     now, last = state.get("state") or {}, state.get("lastState") or {}
     ended = now.get("terminated") or last.get("terminated") or {}
     waiting = now.get("waiting") or {}
     ended_now = (now.get("terminated") or {}).get("reason")
-    return Container(
+    return ContainerStatus(
         name=state["name"],
         running="running" in now,
         restarts=int(state.get("restartCount") or 0),
         exit_code=ended.get("exitCode"),
         reason=ended_now or waiting.get("reason") or ended.get("reason") or "",
         message=waiting.get("message") or "",
-        ended_at=seconds_of(ended.get("finishedAt")),
-        ended_by=ended.get("reason") or "",
+        ended_at=parse_time(ended.get("finishedAt")),
+        termination_reason=ended.get("reason") or "",
         memory_limit=str(limits.get("memory", "")),
         cpu_limit=str(limits.get("cpu", "")),
-        last_words=ended.get("message") or "",
+        termination_message=ended.get("message") or "",
     )
 
 
-def event_of(item: Mapping[str, Any]) -> Event:
+def parse_event(item: Mapping[str, Any]) -> Event:
     """An Event as anyone wrote it."""
     times = ("eventTime", "lastTimestamp", "firstTimestamp")
     at = next((item[key] for key in times if item.get(key)), None)
@@ -198,7 +198,7 @@ def event_of(item: Mapping[str, Any]) -> Event:
         reason=item.get("reason") or "",
         message=item.get("message") or "",
         warning=item.get("type") == "Warning",
-        at=seconds_of(at or item["metadata"].get("creationTimestamp")),
+        at=parse_time(at or item["metadata"].get("creationTimestamp")),
         source=source,
     )
 
@@ -215,7 +215,7 @@ def event_body(job: ObservedJob, event: Event, now: float) -> dict[str, Any]:
     message = event.message
     if len(message) > _MESSAGE_LIMIT:
         message = message[: _MESSAGE_LIMIT - 1] + "…"
-    moment = stamp(at)
+    moment = format_time(at)
     component = event.source or COMPONENT
     return {
         "apiVersion": "v1",
@@ -245,13 +245,13 @@ def event_body(job: ObservedJob, event: Event, now: float) -> dict[str, Any]:
     }
 
 
-def stamp(at: float) -> str:
+def format_time(timestamp: float) -> str:
     """Unix seconds as Kubernetes writes a time with microseconds."""
-    moment = dt.datetime.fromtimestamp(at, tz=dt.timezone.utc)
+    moment = dt.datetime.fromtimestamp(timestamp, tz=dt.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def seconds_of(text: str | None) -> float:
+def parse_time(text: str | None) -> float:
     """A Kubernetes time as Unix seconds; 0 if there is none."""
     if not text:
         return 0.0

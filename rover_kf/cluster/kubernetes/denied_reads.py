@@ -10,14 +10,14 @@ import threading
 LOG = logging.getLogger(__name__)
 
 
-class Refusals:
+class DeniedReads:
     """Reads that are refused; safe for threads."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._lock = threading.Lock()
 
-    def refused(self, what: str, meaning: str, refusal: Exception) -> None:
+    def record_denied(self, what: str, meaning: str, refusal: Exception) -> None:
         """Log it, if it was not refused already the last time.
 
         Args:
@@ -26,12 +26,12 @@ class Refusals:
             refusal: the API server's words.
         """
         with self._lock:
-            known = what in self._told
-            self._told.add(what)
+            known = what in self._logged
+            self._logged.add(what)
         if not known:
             LOG.info("%s: not looked at, said once: %s; %s", what, refusal, meaning)
 
-    def read(self, what: str) -> None:
+    def record_allowed(self, what: str) -> None:
         """It was read: a refusal after this is news again."""
         with self._lock:
-            self._told.discard(what)
+            self._logged.discard(what)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from rover_kf import errors
-from rover_kf.cluster.kubernetes.api import Api, Expired, Query
+from rover_kf.cluster.kubernetes.api import KubernetesApi, Query, ResourceVersionExpired
 
 LOG = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 10.0
 """Between two tries to follow an API server that does not answer: at first, and at most."""
 
 T = TypeVar("T")
-Place = tuple[str, str]
+ObjectKey = tuple[str, str]
 """Namespace and name."""
 
 
-class Mirror(Generic[T]):
+class Informer(Generic[T]):
     """What a collection holds, as far as it was heard.
 
     Args:
@@ -49,42 +49,42 @@ class Mirror(Generic[T]):
 
     def __init__(
         self,
-        api: Api,
+        api: KubernetesApi,
         path: str,
         *,
         what: str,
         query: Query,
-        keep: Callable[[Mapping[str, Any]], T],
-        changed: Callable[[Place], None],
+        transform: Callable[[Mapping[str, Any]], T],
+        on_change: Callable[[ObjectKey], None],
     ) -> None:
         self._api, self._path, self._what, self._query = api, path, what, query
-        self._keep, self._changed = keep, changed
+        self._transform, self._on_change = transform, on_change
         self._lock = threading.Lock()
-        self._kept: dict[Place, tuple[int, T]] = {}
+        self._objects: dict[ObjectKey, tuple[int, T]] = {}
         self.synced = threading.Event()
         """Set once the whole collection was read; from then on what is not here is not there."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._objects)
 
-    def get(self, place: Place) -> T | None:
+    def get(self, key: ObjectKey) -> T | None:
         """What is kept of that object; None if it is not here."""
-        found = self._kept.get(place)
+        found = self._objects.get(key)
         return None if found is None else found[1]
 
-    def places(self) -> tuple[Place, ...]:
+    def keys(self) -> tuple[ObjectKey, ...]:
         """Where there are objects."""
         with self._lock:
-            return tuple(self._kept)
+            return tuple(self._objects)
 
-    def wrote(self, item: Mapping[str, Any]) -> None:
+    def record_write(self, item: Mapping[str, Any]) -> None:
         """Take what the API server answered to a write of ours; its echo tells nobody anything."""
-        place, version = _place(item), _version(item)
+        place, version = _object_key(item), _version(item)
         with self._lock:
-            known = self._kept.get(place)
+            known = self._objects.get(place)
             # One that is gone must not come back by an answer that was under way.
             if known is not None and known[0] < version:
-                self._kept[place] = (version, self._keep(item))
+                self._objects[place] = (version, self._transform(item))
 
     def follow(self, stop: threading.Event) -> None:
         """List, then watch, and again whenever that breaks off; until stop is set."""
@@ -92,10 +92,10 @@ class Mirror(Generic[T]):
         while not stop.is_set():
             began = time.monotonic()
             try:
-                self._follow(stop)
-            except Expired:
+                self._list_and_watch(stop)
+            except ResourceVersionExpired:
                 LOG.info("%s are listed again: the watch was too far behind", self._what)
-            except errors.JobNotFound:
+            except errors.NoSuchJob:
                 LOG.info("the API server has no %s; looking again later", self._what)
                 stop.wait(ABSENT_SECONDS)
             except errors.RoverError as cause:
@@ -105,7 +105,7 @@ class Mirror(Generic[T]):
                 stop.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _follow(self, stop: threading.Event) -> None:
+    def _list_and_watch(self, stop: threading.Event) -> None:
         version = self._read_all()
         while not stop.is_set():
             opened = time.monotonic()
@@ -115,18 +115,18 @@ class Mirror(Generic[T]):
 
     def _read_all(self) -> str:
         """Take the whole collection; returns the version to watch from."""
-        seen = set[Place]()
+        seen = set[ObjectKey]()
         page = version = ""
         while True:
             asked = {**self._query, "limit": PAGE, **({"continue": page} if page else {})}
             reply = self._api.request("GET", self._path, what=self._what, query=asked)
             for item in reply.get("items") or ():
-                seen.add(_place(item))
-                self._take(item)
+                seen.add(_object_key(item))
+                self._store(item)
             page, version = reply["metadata"].get("continue"), reply["metadata"]["resourceVersion"]
             if not page:
                 break
-        for place in set(self.places()) - seen:
+        for place in set(self.keys()) - seen:
             self._drop(place, None)
         self.synced.set()
         return str(version)
@@ -137,33 +137,33 @@ class Mirror(Generic[T]):
             item = change["object"]
             version = str(item["metadata"]["resourceVersion"])
             if change["type"] == "DELETED":
-                self._drop(_place(item), _version(item))
+                self._drop(_object_key(item), _version(item))
             elif change["type"] != "BOOKMARK":
-                self._take(item)
+                self._store(item)
         return version
 
     def _stream(self, query: Query) -> Iterator[Any]:
         return self._api.watch(self._path, what=self._what, query=query, seconds=WATCH_SECONDS)
 
-    def _take(self, item: Mapping[str, Any]) -> None:
-        place, version = _place(item), _version(item)
+    def _store(self, item: Mapping[str, Any]) -> None:
+        place, version = _object_key(item), _version(item)
         with self._lock:
-            known = self._kept.get(place)
+            known = self._objects.get(place)
             if known is not None and known[0] >= version:
                 return
-            self._kept[place] = (version, self._keep(item))
-        self._changed(place)
+            self._objects[place] = (version, self._transform(item))
+        self._on_change(place)
 
-    def _drop(self, place: Place, version: int | None) -> None:
+    def _drop(self, key: ObjectKey, version: int | None) -> None:
         with self._lock:
-            known = self._kept.get(place)
+            known = self._objects.get(key)
             if known is None or (version is not None and known[0] > version):
                 return
-            del self._kept[place]
-        self._changed(place)
+            del self._objects[key]
+        self._on_change(key)
 
 
-def _place(item: Mapping[str, Any]) -> Place:
+def _object_key(item: Mapping[str, Any]) -> ObjectKey:
     metadata = item["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 

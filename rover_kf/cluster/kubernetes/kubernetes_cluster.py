@@ -19,10 +19,10 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster.kubernetes import conversion as objects
-from rover_kf.cluster.kubernetes.api import MERGE_PATCH, STRATEGIC_PATCH, Api
-from rover_kf.cluster.kubernetes.denied_reads import Refusals
+from rover_kf.cluster.kubernetes.api import MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi
+from rover_kf.cluster.kubernetes.denied_reads import DeniedReads
 from rover_kf.cluster.kubernetes.nodes import KubernetesNodes
-from rover_kf.cluster.kubernetes.transport import ApiProxy, Transport
+from rover_kf.cluster.kubernetes.transport import ApiProxyTransport, Transport
 
 # The Training Operator fails a TFJob that has a pod which is said to run and is being deleted; even
 # a deletion without grace shows such a version of it for a moment. One that has failed by a signal
@@ -30,7 +30,7 @@ from rover_kf.cluster.kubernetes.transport import ApiProxy, Transport
 REASON = "NodeLost"
 
 
-def killed_with_its_node(pod: Pod) -> dict[str, Any]:
+def lost_pod_status(pod: Pod) -> dict[str, Any]:
     """Merge patch of its status: failed, its trainer by SIGKILL; of another uid it is refused."""
     restarts = {item.name: item.restarts for item in pod.containers}
     trainer = {
@@ -61,13 +61,15 @@ LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
 _TFJOBS = "TFJobs"
 
 
-def collection(namespace: str | None, plural: str = names.PYTORCHJOBS) -> str:
+def collection_path(namespace: str | None, plural: str = names.PYTORCHJOBS) -> str:
     """Path of the jobs of a namespace, or of all with None."""
     where = "" if namespace is None else f"/namespaces/{namespace}"
     return f"/apis/{VERSION}{where}/{plural}"
 
 
-def labelled(api: Api, refusals: Refusals, namespace: str | None) -> tuple[ObservedJob, ...]:
+def list_labelled(
+    api: KubernetesApi, denied_reads: DeniedReads, namespace: str | None
+) -> tuple[ObservedJob, ...]:
     """Labelled PyTorchJobs, then TFJobs.
 
     A cluster need not know TFJobs, nor need a user's role name them: PyTorchJobs are listed then.
@@ -78,18 +80,20 @@ def labelled(api: Api, refusals: Refusals, namespace: str | None) -> tuple[Obser
     found = list(_of_kind(api, namespace, names.PYTORCHJOB, names.PYTORCHJOBS))
     try:
         found += _of_kind(api, namespace, names.TFJOB, names.TFJOBS)
-    except (errors.InputError, errors.KindUnknown) as refusal:
-        refusals.refused(_TFJOBS, "PyTorchJobs alone are listed", refusal)
+    except (errors.InputError, errors.KindNotServed) as refusal:
+        denied_reads.record_denied(_TFJOBS, "PyTorchJobs alone are listed", refusal)
     else:
-        refusals.read(_TFJOBS)
+        denied_reads.record_allowed(_TFJOBS)
     return tuple(found)
 
 
-def _of_kind(api: Api, namespace: str | None, kind: str, plural: str) -> Iterator[ObservedJob]:
+def _of_kind(
+    api: KubernetesApi, namespace: str | None, kind: str, plural: str
+) -> Iterator[ObservedJob]:
     what = f"{plural} of {namespace or 'all namespaces'}"
-    for item in api.items(collection(namespace, plural), what=what, query=LABELLED):
+    for item in api.items(collection_path(namespace, plural), what=what, query=LABELLED):
         # A list's items do not name their kind.
-        yield objects.job_of({"apiVersion": VERSION, "kind": kind, **item})
+        yield objects.parse_job({"apiVersion": VERSION, "kind": kind, **item})
 
 
 _PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
@@ -106,8 +110,8 @@ class KubernetesCluster(KubernetesNodes):
     def __init__(
         self, client: kubernetes.client.ApiClient, transport: Transport | None = None
     ) -> None:
-        super().__init__(Api(client))
-        self._transport = transport or ApiProxy(self._api)
+        super().__init__(KubernetesApi(client))
+        self._transport = transport or ApiProxyTransport(self._api)
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -123,21 +127,21 @@ class KubernetesCluster(KubernetesNodes):
         key = JobKey(metadata.get("namespace", "default"), name, manifest["kind"])
         try:
             reply = self._api.request("POST", _jobs(key), what=str(key), body=manifest)
-        except errors.JobNotFound as cause:  # the namespace is not there
+        except errors.NoSuchJob as cause:  # the namespace is not there
             raise errors.InputError(str(cause)) from cause
-        return objects.job_of(reply)
+        return objects.parse_job(reply)
 
     def get_job(self, key: JobKey) -> ObservedJob:
         """Read one job.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
         """
-        return objects.job_of(self._api.request("GET", _job(key), what=str(key)))
+        return objects.parse_job(self._api.request("GET", _job(key), what=str(key)))
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
         """Labelled jobs of a namespace, or of all with None; TFJobs where they may be listed."""
-        return labelled(self._api, self._refusals, namespace)
+        return list_labelled(self._api, self._denied_reads, namespace)
 
     def patch_job(
         self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
@@ -145,7 +149,7 @@ class KubernetesCluster(KubernetesNodes):
         """JSON merge patch of the job.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
             Conflict: resource_version is given and is not the current one.
         """
         body = dict(patch)
@@ -155,16 +159,16 @@ class KubernetesCluster(KubernetesNodes):
         reply = self._api.request(
             "PATCH", _job(key), what=str(key), body=body, content_type=MERGE_PATCH
         )
-        return objects.job_of(reply)
+        return objects.parse_job(reply)
 
-    def try_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
+    def dry_run_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
         """Why the API server or a webhook would refuse a merge patch of the job; a dry run."""
         query: dict[str, str | int | bool] = {"dryRun": "All"}
         body, kind = dict(patch), MERGE_PATCH
         path, what = _job(key), str(key)
         try:
             self._api.request("PATCH", path, what=what, query=query, body=body, content_type=kind)
-        except (errors.InputError, errors.JobNotFound) as refusal:
+        except (errors.InputError, errors.NoSuchJob) as refusal:
             return str(refusal)
         return ""
 
@@ -173,7 +177,7 @@ class KubernetesCluster(KubernetesNodes):
         body = {"propagationPolicy": "Background"}
         try:
             self._api.request("DELETE", _job(key), what=str(key), body=body)
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             return
 
     # -- pods --------------------------------------------------------------------------------------
@@ -187,17 +191,17 @@ class KubernetesCluster(KubernetesNodes):
             what=f"pods of {key}",
             query={"labelSelector": selector},
         )
-        return objects.pods_of(found)
+        return objects.parse_pods(found)
 
     def delete_pod(self, key: JobKey, pod: str) -> None:
         """Delete a pod with its grace period; one that is gone is no error."""
         path = f"/api/v1/namespaces/{key.namespace}/pods/{pod}"
         try:
             self._api.request("DELETE", path, what=f"pod {pod} of {key}")
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             return
 
-    def abandon_pod(self, key: JobKey, pod: Pod) -> None:
+    def force_delete_pod(self, key: JobKey, pod: Pod) -> None:
         """Remove a pod's object without waiting for its node; one that is gone is no error.
 
         A TFJob's is first marked as killed: of one that is deleted while it is said to run the
@@ -212,15 +216,15 @@ class KubernetesCluster(KubernetesNodes):
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
         try:
             if key.kind == names.TFJOB:
-                status = killed_with_its_node(pod)
+                status = lost_pod_status(pod)
                 self._api.request(
                     "PATCH", f"{path}/status", what=what, body=status, content_type=MERGE_PATCH
                 )
             self._api.request("DELETE", path, what=what, body=body)
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             return
 
-    def resizes_pods(self) -> bool:
+    def supports_pod_resize(self) -> bool:
         """Whether the API server has pods/resize: from Kubernetes 1.33 on."""
         found = self._api.request("GET", "/api/v1", what="resources of the API server")
         return any(item["name"] == "pods/resize" for item in found.get("resources") or ())
@@ -231,7 +235,7 @@ class KubernetesCluster(KubernetesNodes):
         """Change what a container of a running pod asks for and may use.
 
         Raises:
-            JobNotFound: the pod is gone.
+            NoSuchJob: the pod is gone.
             InputError: it is refused, by a quota or by the class of the pod.
         """
         path = f"/api/v1/namespaces/{key.namespace}/pods/{pod.name}/resize"
@@ -244,7 +248,7 @@ class KubernetesCluster(KubernetesNodes):
         """What the container printed so far (the last ``tail`` lines).
 
         Raises:
-            JobNotFound: no such pod.
+            NoSuchJob: no such pod.
             InputError: the container has not started yet.
         """
         query: dict[str, str | int | bool] = {"container": container}
@@ -284,25 +288,25 @@ class KubernetesCluster(KubernetesNodes):
         try:
             body = objects.event_body(self.get_job(key), event, time.time())
             self._api.request("POST", path, what=f"event of {key}", body=body)
-        except (errors.JobNotFound, errors.JobExists):
+        except (errors.NoSuchJob, errors.JobExists):
             return
 
     def list_events(self, key: JobKey) -> tuple[Event, ...]:
         """Events of the job, oldest first, whoever wrote them; none once the job is gone."""
         try:
             uid = self.get_job(key).uid
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             return ()
         found = self._api.items(
             f"/api/v1/namespaces/{key.namespace}/events",
             what=f"events of {key}",
             query={"fieldSelector": f"involvedObject.uid={uid}"},
         )
-        return tuple(sorted(map(objects.event_of, found), key=lambda event: event.at))
+        return tuple(sorted(map(objects.parse_event, found), key=lambda event: event.at))
 
 
 def _jobs(key: JobKey) -> str:
-    return collection(key.namespace, _PLURALS[key.kind])
+    return collection_path(key.namespace, _PLURALS[key.kind])
 
 
 def _job(key: JobKey) -> str:

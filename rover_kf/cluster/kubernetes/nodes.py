@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.cluster_capacity import Objects
+from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Manifest
 from rover_kf.cluster.kubernetes import conversion as objects
-from rover_kf.cluster.kubernetes.api import MERGE_PATCH, Api
-from rover_kf.cluster.kubernetes.denied_reads import Refusals
+from rover_kf.cluster.kubernetes.api import MERGE_PATCH, KubernetesApi
+from rover_kf.cluster.kubernetes.denied_reads import DeniedReads
 
 _SILENCE, _SIZES = "whether nodes are silent", "what nodes have"
 
@@ -26,12 +26,12 @@ class KubernetesNodes:
         api: of the cluster.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: KubernetesApi) -> None:
         self.api = self._api = api
         """For the few requests that are not about jobs (controller/webhook_certificate.py)."""
-        self._refusals = Refusals()
+        self._denied_reads = DeniedReads()
 
-    def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
+    def unreachable_nodes(self, nodes: Collection[str]) -> dict[str, float]:
         """Those of the nodes that Kubernetes hears no more, and since when (Unix seconds).
 
         None for who may not read nodes: a user who watches a job; then Kubernetes itself removes
@@ -41,14 +41,14 @@ class KubernetesNodes:
         for name in sorted(nodes):
             try:
                 node = self._api.request("GET", f"/api/v1/nodes/{name}", what=f"node {name}")
-            except errors.JobNotFound:
+            except errors.NoSuchJob:
                 continue  # Kubernetes itself removes the pods of a node that is no more
             except errors.InputError as refusal:
                 meaning = "pods of a node that fell silent go when Kubernetes removes them"
-                self._refusals.refused(_SILENCE, meaning, refusal)
+                self._denied_reads.record_denied(_SILENCE, meaning, refusal)
                 return found
-            self._refusals.read(_SILENCE)
-            since = objects.silent_since(node)
+            self._denied_reads.record_allowed(_SILENCE)
+            since = objects.unreachable_since(node)
             if since is not None:
                 found[name] = since
         return found
@@ -57,7 +57,7 @@ class KubernetesNodes:
         """Mark a node as unschedulable, with the reason in an annotation.
 
         Raises:
-            JobNotFound: there is no such node.
+            NoSuchJob: there is no such node.
             InputError: the controller may not; the message is the API server's.
         """
         why = {"annotations": {names.CORDONED_ANNOTATION: reason}}
@@ -65,7 +65,7 @@ class KubernetesNodes:
         path, what = f"/api/v1/nodes/{name}", f"node {name}"
         self._api.request("PATCH", path, what=what, body=body, content_type=MERGE_PATCH)
 
-    def surroundings(self, namespace: str) -> Objects:
+    def namespace_objects(self, namespace: str) -> NamespaceObjects:
         """The namespace's quotas and autoscalers."""
         unread: list[str] = []
 
@@ -79,7 +79,7 @@ class KubernetesNodes:
         place = f"namespaces/{namespace}"
         quotas = read(f"quotas of {namespace}", f"/api/v1/{place}/resourcequotas")
         scalers = f"/apis/autoscaling/v2/{place}/horizontalpodautoscalers"
-        return Objects(quotas, read(f"autoscalers of {namespace}", scalers), tuple(unread))
+        return NamespaceObjects(quotas, read(f"autoscalers of {namespace}", scalers), tuple(unread))
 
     def list_nodes(self) -> tuple[Manifest, ...] | None:
         """All nodes as plain objects.
@@ -89,7 +89,7 @@ class KubernetesNodes:
         """
         return tuple(self._api.items("/api/v1/nodes", what="nodes"))
 
-    def every_pod(self) -> Iterator[Manifest]:
+    def list_all_pods(self) -> Iterator[Manifest]:
         """Pods of all namespaces that have not ended, page by page.
 
         Raises:
@@ -113,7 +113,7 @@ class KubernetesNodes:
             found = self._api.items("/api/v1/nodes", what="nodes")
         except errors.InputError as refusal:
             meaning = "limits are raised without regard to the size of nodes"
-            self._refusals.refused(_SIZES, meaning, refusal)
+            self._denied_reads.record_denied(_SIZES, meaning, refusal)
             return ()
-        self._refusals.read(_SIZES)
-        return objects.sizes_of(found, resource)
+        self._denied_reads.record_allowed(_SIZES)
+        return objects.node_sizes(found, resource)

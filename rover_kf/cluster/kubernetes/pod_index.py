@@ -12,8 +12,8 @@ from typing import Any
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.cluster.kubernetes import conversion as objects
-from rover_kf.cluster.kubernetes.api import Api
-from rover_kf.cluster.kubernetes.informer import Mirror, Place
+from rover_kf.cluster.kubernetes.api import KubernetesApi
+from rover_kf.cluster.kubernetes.informer import Informer, ObjectKey
 
 _KINDS = {f"{kind.lower()}-controller": kind for kind in (names.PYTORCHJOB, names.TFJOB)}
 """Of jobs, by what the operator calls itself on their pods."""
@@ -21,7 +21,7 @@ _MADE = f"{names.OPERATOR_NAME_LABEL} in ({','.join(_KINDS)})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Member:
+class IndexedPod:
     """A pod and its job."""
 
     job: JobKey
@@ -29,7 +29,7 @@ class Member:
     """None: it lacks the Training Operator's labels."""
 
 
-class PodsOfJobs:
+class PodIndex:
     """A mirror of those pods.
 
     Args:
@@ -37,48 +37,48 @@ class PodsOfJobs:
         place: the part of the path that names a namespace; empty: all.
     """
 
-    def __init__(self, api: Api, place: str = "") -> None:
-        self._mirror = Mirror(
+    def __init__(self, api: KubernetesApi, namespace_path: str = "") -> None:
+        self._informer = Informer(
             api,
-            f"/api/v1{place}/pods",
+            f"/api/v1{namespace_path}/pods",
             what="pods",
             query={"labelSelector": _MADE},
-            keep=_member,
-            changed=self._file,
+            transform=_member,
+            on_change=self._index_pod,
         )
         self._lock = threading.Lock()
-        self._filed: dict[JobKey, dict[Place, Pod]] = {}
+        self._by_job: dict[JobKey, dict[ObjectKey, Pod]] = {}
         """By the job, then by the pod's place."""
-        self._jobs: dict[Place, JobKey] = {}
+        self._job_by_pod: dict[ObjectKey, JobKey] = {}
         """By the pod's place: under which job it is filed."""
-        self.follow = self._mirror.follow
+        self.follow = self._informer.follow
         """List and watch until an event is set."""
-        self.synced = self._mirror.synced
+        self.synced = self._informer.synced
         """Set once all pods were read: what is not here is not there."""
 
-    def of(self, key: JobKey) -> tuple[Pod, ...]:
+    def pods_of(self, key: JobKey) -> tuple[Pod, ...]:
         """A job's pods in replica order."""
         with self._lock:
-            found = tuple(self._filed.get(key, {}).values())
-        return objects.in_order(found)
+            found = tuple(self._by_job.get(key, {}).values())
+        return objects.sort_pods(found)
 
-    def _file(self, place: Place) -> None:
-        member = self._mirror.get(place)
+    def _index_pod(self, pod_key: ObjectKey) -> None:
+        member = self._informer.get(pod_key)
         with self._lock:
-            filed = self._jobs.pop(place, None)
+            filed = self._job_by_pod.pop(pod_key, None)
             if filed is not None:
-                self._filed[filed].pop(place, None)
-                if not self._filed[filed]:
-                    del self._filed[filed]
+                self._by_job[filed].pop(pod_key, None)
+                if not self._by_job[filed]:
+                    del self._by_job[filed]
             if member is not None and member.pod is not None:
-                self._jobs[place] = member.job
-                self._filed.setdefault(member.job, {})[place] = member.pod
+                self._job_by_pod[pod_key] = member.job
+                self._by_job.setdefault(member.job, {})[pod_key] = member.pod
 
 
-def _member(item: Mapping[str, Any]) -> Member:
+def _member(item: Mapping[str, Any]) -> IndexedPod:
     metadata = item["metadata"]
     labels = metadata.get("labels") or {}
     name, maker = (labels.get(key, "") for key in (names.JOB_NAME_LABEL, names.OPERATOR_NAME_LABEL))
     job = JobKey(metadata["namespace"], name, _KINDS.get(maker, names.PYTORCHJOB))
-    found = objects.pods_of([item])
-    return Member(job, found[0] if found else None)
+    found = objects.parse_pods([item])
+    return IndexedPod(job, found[0] if found else None)

@@ -16,7 +16,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.cluster import sidecar_request
-from rover_kf.cluster.kubernetes.api import Api
+from rover_kf.cluster.kubernetes.api import KubernetesApi
 
 
 class Transport(Protocol):
@@ -30,7 +30,7 @@ class Transport(Protocol):
         """
 
 
-class PodNetwork:
+class PodNetworkTransport:
     """From a pod of the same cluster.
 
     Args:
@@ -55,7 +55,7 @@ class PodNetwork:
                 token = self._token_file.read_text().strip()
             except FileNotFoundError as cause:
                 message = f"{method} {path} of {key} needs a token that this pod was not given"
-                raise errors.OutOfReach(message) from cause
+                raise errors.Unreachable(message) from cause
             except OSError as cause:
                 message = f"the token for coordinators cannot be read: {cause}"
                 raise errors.ClusterUnavailable(message) from cause
@@ -64,10 +64,10 @@ class PodNetwork:
         )
 
 
-class ApiProxy:
+class ApiProxyTransport:
     """From outside the cluster; reads only."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: KubernetesApi) -> None:
         self._api = api
 
     def request(
@@ -81,7 +81,7 @@ class ApiProxy:
         """Send a GET through ``pods/proxy``.
 
         Raises:
-            OutOfReach: it is another method.
+            Unreachable: it is another method.
             ClusterUnavailable: it cannot be reached, or refused.
         """
         if method != "GET":
@@ -89,14 +89,14 @@ class ApiProxy:
                 f"{method} {path} of {key} needs the pod network: the API server's proxy drops the "
                 "token; use scaling.mode auto, with which the controller does it"
             )
-            raise errors.OutOfReach(message)
+            raise errors.Unreachable(message)
         inner, _, text = path.partition("?")
-        scheme = "https" if pod.encrypts else "http"
+        scheme = "https" if pod.uses_tls else "http"
         pods = f"/api/v1/namespaces/{key.namespace}/pods"
         target = f"{pods}/{scheme}:{pod.name}:{names.PORT}/proxy{inner}"
         query = dict(item.partition("=")[::2] for item in text.split("&") if item)
         try:
             what = f"the coordinator of {key}"
             return self._api.text("GET", target, what=what, query=query).encode()
-        except (errors.JobNotFound, errors.InputError, errors.Conflict) as cause:
+        except (errors.NoSuchJob, errors.InputError, errors.Conflict) as cause:
             raise errors.ClusterUnavailable(str(cause)) from cause

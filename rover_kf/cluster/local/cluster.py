@@ -24,18 +24,18 @@ from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster import sidecar_request
 from rover_kf.cluster.local import local_admission
-from rover_kf.cluster.local.local_cluster import settle
-from rover_kf.cluster.local.node_stubs import OneMachine
+from rover_kf.cluster.local.local_cluster import clean_orphans
+from rover_kf.cluster.local.node_stubs import NodeStubs
 from rover_kf.cluster.local.operator import Operator
-from rover_kf.cluster.local.replica_status import merge, new_record, observe
+from rover_kf.cluster.local.replica_status import merge, new_record, to_observed_job
 from rover_kf.cluster.local.settings import Timing, base_environment, memory_folder, write_shims
-from rover_kf.cluster.local.store import Record, Store, writing
+from rover_kf.cluster.local.store import Record, Store, translate_write_errors
 
 _PROTECTED = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion")
 
 
 @final
-class LocalCluster(OneMachine):
+class LocalCluster(NodeStubs):
     """Runs PyTorchJobs on this machine as the Training Operator would.
 
     **Usage**::
@@ -57,7 +57,7 @@ class LocalCluster(OneMachine):
         self._lock = threading.Lock()
 
     def __enter__(self) -> LocalCluster:
-        settle(self.store)
+        clean_orphans(self.store)
         return self
 
     def __exit__(
@@ -91,27 +91,27 @@ class LocalCluster(OneMachine):
             ClusterUnavailable: the state folder cannot be written.
         """
         place = (folder or pathlib.Path()).absolute()
-        local_admission.check(manifest, place)
+        local_admission.validate(manifest, place)
         key, record = new_record(manifest, place, time.time())
         operator = self._running_operator()
         record, owner = self.store.create(key, record)
         operator.run(key, owner)
-        return observe(key, record)
+        return to_observed_job(key, record)
 
     def get_job(self, key: JobKey) -> ObservedJob:
         """Read one job.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
         """
-        return observe(key, self.store.read(key))
+        return to_observed_job(key, self.store.read(key))
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
         """Labelled jobs of a namespace, or of all with None."""
         found = []
         for key in self.store.jobs():
             if namespace in (None, key.namespace):
-                with contextlib.suppress(errors.JobNotFound):  # removed since it was listed
+                with contextlib.suppress(errors.NoSuchJob):  # removed since it was listed
                     found.append(self.get_job(key))
         return tuple(job for job in found if job.labels.get(names.INJECT_LABEL) == "true")
 
@@ -121,7 +121,7 @@ class LocalCluster(OneMachine):
         """JSON merge patch (RFC 7386) of the job; status and identity are not patched.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
             Conflict: resource_version is given and is not the current one.
             ManifestError: the patched job could not run here; it was left as it was.
         """
@@ -139,23 +139,23 @@ class LocalCluster(OneMachine):
             manifest = merge(before, body)
             kept = {n: before["metadata"][n] for n in _PROTECTED if n in before["metadata"]}
             manifest["metadata"] = {**manifest["metadata"], **kept}
-            local_admission.check(manifest, pathlib.Path(record.folder))
+            local_admission.validate(manifest, pathlib.Path(record.folder))
             return dataclasses.replace(record, manifest=manifest)
 
         record = self.store.update(key, change)
         self._wake()
-        return observe(key, record)
+        return to_observed_job(key, record)
 
     def delete_job(self, key: JobKey) -> None:
         """Delete the job; its pods end after it. Deleting a job that is not there is no error."""
         try:
             self.store.update(key, lambda record: dataclasses.replace(record, deleting=True))
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             return
-        if self._operator is not None and self._operator.runs(key):
+        if self._operator is not None and self._operator.is_running(key):
             self._wake()
             return
-        owner = self.store.own(key)
+        owner = self.store.acquire_owner(key)
         if owner is not None:  # nobody runs it; else whoever does removes it
             self.store.remove(key)
             owner.close()
@@ -179,7 +179,7 @@ class LocalCluster(OneMachine):
         elif any(item.name == pod for item in self.list_pods(key)):
             raise errors.ClusterUnavailable(f"{key} is run by another process: delete {pod} there")
 
-    def abandon_pod(self, key: JobKey, pod: Pod) -> None:
+    def force_delete_pod(self, key: JobKey, pod: Pod) -> None:
         """Delete a pod; there is but one machine, which is there as long as this process."""
         self.delete_pod(key, pod.name)
 
@@ -192,11 +192,11 @@ class LocalCluster(OneMachine):
         """What the container printed so far (the last ``tail`` lines).
 
         Raises:
-            JobNotFound: there is no such pod.
+            NoSuchJob: there is no such pod.
         """
         found = next((item for item in self.list_pods(key) if item.name == pod), None)
         if found is None:
-            raise errors.JobNotFound(f"{key} has no pod {pod}")
+            raise errors.NoSuchJob(f"{key} has no pod {pod}")
         text = self.store.read_log(key, found, container)
         return text if tail is None else "".join(text.splitlines(keepends=True)[-tail:])
 
@@ -234,7 +234,7 @@ class LocalCluster(OneMachine):
 
     def _first_pod(self, key: JobKey) -> Pod:
         """The one with the coordinator: a master, else worker 0."""
-        pods = sorted(self.list_pods(key), key=lambda one: (one.replica_type, one.replica_index))
+        pods = sorted(self.list_pods(key), key=lambda pod: (pod.replica_type, pod.replica_index))
         if not pods:
             raise errors.ClusterUnavailable(f"{key} has no pod yet: retry when it runs")
         return pods[0]
@@ -243,7 +243,7 @@ class LocalCluster(OneMachine):
         with self._lock:
             if self._operator is None:
                 root = self.store.root
-                with writing(root):
+                with translate_write_errors(root):
                     shims = write_shims(root / "bin")
                 self._operator = Operator(
                     self.store,

@@ -27,7 +27,7 @@ _CANNOT_RUN = 128
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Probe:
+class StartupProbe:
     """A startupProbe of kind httpGet."""
 
     host: str
@@ -49,7 +49,7 @@ class Probe:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ContainerPlan:
+class ContainerSpec:
     """Everything needed to start a container here."""
 
     name: str
@@ -62,10 +62,10 @@ class ContainerPlan:
     """The pod's own folders: its supervisor removes them if this process dies."""
     native: bool = False
     """An init container with restartPolicy Always: runs beside the others."""
-    probe: Probe | None = None
+    probe: StartupProbe | None = None
 
 
-class Container:
+class LocalContainer:
     """A container of one pod, through its restarts; owned by one pod's thread.
 
     Args:
@@ -73,8 +73,8 @@ class Container:
         delays: seconds before the first restart, and the longest one; doubled in between.
     """
 
-    def __init__(self, plan: ContainerPlan, delays: tuple[float, float]) -> None:
-        self.plan = plan
+    def __init__(self, spec: ContainerSpec, delays: tuple[float, float]) -> None:
+        self.spec = spec
         self.restarts = 0
         self.exit_code: int | None = None
         self.finished = False
@@ -107,24 +107,24 @@ class Container:
 
     def start(self) -> None:
         """Start the command; its output is appended to the log."""
-        self.plan.log.parent.mkdir(parents=True, exist_ok=True)
+        self.spec.log.parent.mkdir(parents=True, exist_ok=True)
         orders, self._control = os.pipe()
-        arguments = supervisor.arguments(self.plan.volumes, self.plan.command)
+        arguments = supervisor.arguments(self.spec.volumes, self.spec.command)
         self._restart_at = None
-        with self.plan.log.open("ab") as log:
+        with self.spec.log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", supervisor.__file__, str(orders), *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    cwd=self.plan.folder,
-                    env=dict(self.plan.environment),
+                    cwd=self.spec.folder,
+                    env=dict(self.spec.environment),
                     pass_fds=(orders,),
                     start_new_session=True,
                 )
             except OSError as cause:  # its folder is gone, no memory for a process
-                log.write(f"cannot start {self.plan.command[0]}: {cause}\n".encode())
+                log.write(f"cannot start {self.spec.command[0]}: {cause}\n".encode())
                 self._unstarted = True
                 self._close_control()
             finally:
@@ -146,7 +146,7 @@ class Container:
         self.exit_code = code if code >= 0 else 128 - code
         return self.exit_code
 
-    def plan_restart(self, now: float) -> None:
+    def schedule_restart(self, now: float) -> None:
         """Start again after the back-off that its restarts have earned."""
         first, most = self._delays
         self._restart_at = now + min(first * 2**self.restarts, most)
@@ -181,7 +181,7 @@ class Container:
 
     def wait_started(self, seconds: float | None = None) -> bool:
         """Wait for the startup probe at most ``seconds``; True at once if there is none."""
-        probe = self.plan.probe
+        probe = self.spec.probe
         deadline = time.monotonic() + (seconds or (probe.seconds if probe else 0.0))
         while probe is not None and not probe.passes():
             if time.monotonic() > deadline:

@@ -20,7 +20,7 @@ RETRYABLE = 128
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class PodOutcome:
     """What counts of one pod."""
 
     replica_type: str
@@ -32,7 +32,7 @@ class Seen:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class JobCondition:
     """The condition to add; type "" adds none."""
 
     type: str = ""
@@ -42,7 +42,7 @@ class Verdict:
     """A limit of its runPolicy ends the job, and all its pods with it."""
 
 
-def conclude(manifest: Manifest, pods: Sequence[Seen], *, age: float) -> Verdict:
+def derive_condition(manifest: Manifest, pods: Sequence[PodOutcome], *, age: float) -> JobCondition:
     """Conclude about a job that is neither suspended nor finished.
 
     Args:
@@ -56,11 +56,11 @@ def conclude(manifest: Manifest, pods: Sequence[Seen], *, age: float) -> Verdict
     restarts = sum(pod.restarts for pod in pods if pod.phase == "Running")
     if limit is not None and restarts >= max(int(limit), 1):
         message = f"{name} has failed because it has reached the specified backoff limit"
-        return Verdict("Failed", "PyTorchJobFailed", message, by_limit=True)
+        return JobCondition("Failed", "PyTorchJobFailed", message, by_limit=True)
     if deadline is not None and age >= float(deadline):
         message = f"{name} has failed because it was active longer than specified deadline"
-        return Verdict("Failed", "PyTorchJobFailed", message, by_limit=True)
-    found = Verdict()
+        return JobCondition("Failed", "PyTorchJobFailed", message, by_limit=True)
+    found = JobCondition()
     for kind, replica in manifest["spec"][local_admission.SPECS].items():
         verdict = _of_replicas(manifest, kind.lower(), replica, pods)
         if verdict.type in ("Succeeded", "Failed"):
@@ -70,8 +70,8 @@ def conclude(manifest: Manifest, pods: Sequence[Seen], *, age: float) -> Verdict
 
 
 def _of_replicas(
-    manifest: Manifest, kind: str, replica: Mapping[str, Any], pods: Sequence[Seen]
-) -> Verdict:
+    manifest: Manifest, kind: str, replica: Mapping[str, Any], pods: Sequence[PodOutcome]
+) -> JobCondition:
     name, counts = manifest["metadata"]["name"], environment.replica_counts(manifest)
     mine = [pod for pod in pods if pod.replica_type == kind]
     succeeded = sum(pod.phase == "Succeeded" for pod in mine)
@@ -81,7 +81,7 @@ def _of_replicas(
     elastic = bool(manifest["spec"].get("elasticPolicy")) and kind == "worker"
     if decides and (succeeded >= counts[kind] or (elastic and succeeded > 0)):
         message = f"PyTorchJob {name} is successfully completed."
-        return Verdict("Succeeded", "PyTorchJobSucceeded", message)
+        return JobCondition("Succeeded", "PyTorchJobSucceeded", message)
     if failed and counts[kind] > succeeded + running:
         policy = replica.get("restartPolicy") or "OnFailure"
         codes = [pod.exit_code for pod in failed if pod.phase == "Failed" and not pod.deleting]
@@ -89,20 +89,20 @@ def _of_replicas(
         if policy == "Never" or (policy == "ExitCode" and permanent):
             why = f" with exit code {permanent[0]}" if permanent else ""
             message = f"PyTorchJob {name} is failed because {len(failed)} {kind} replica(s) failed"
-            return Verdict("Failed", "PyTorchJobFailed", f"{message}{why}.")
+            return JobCondition("Failed", "PyTorchJobFailed", f"{message}{why}.")
         message = f"PyTorchJob {name} is restarting because {len(failed)} {kind} replica(s) failed."
-        return Verdict("Restarting", "PyTorchJobRestarting", message)
+        return JobCondition("Restarting", "PyTorchJobRestarting", message)
     if decides and running > 0:
-        return Verdict("Running", "PyTorchJobRunning", f"PyTorchJob {name} is running.")
-    return Verdict()
+        return JobCondition("Running", "PyTorchJobRunning", f"PyTorchJob {name} is running.")
+    return JobCondition()
 
 
-def _done(pod: Seen) -> bool:
+def _done(pod: PodOutcome) -> bool:
     return pod.phase == "Succeeded"
 
 
 def add_condition(
-    conditions: Sequence[Mapping[str, Any]], verdict: Verdict, at: str
+    conditions: Sequence[Mapping[str, Any]], verdict: JobCondition, timestamp: str
 ) -> list[dict[str, Any]]:
     """Conditions with the verdict's as the last true one; unchanged if it is so already."""
     found = [dict(condition) for condition in conditions]
@@ -118,7 +118,7 @@ def add_condition(
     }
     for condition in found:
         if condition["type"] in ends.get(verdict.type, set()) and condition["status"] == "True":
-            condition |= {"status": "False", "lastTransitionTime": at}
+            condition |= {"status": "False", "lastTransitionTime": timestamp}
     found = [condition for condition in found if condition["type"] != verdict.type]
     entry = {"type": verdict.type, "status": "True", "reason": verdict.reason}
-    return [*found, {**entry, "message": verdict.message, "lastTransitionTime": at}]
+    return [*found, {**entry, "message": verdict.message, "lastTransitionTime": timestamp}]

@@ -10,8 +10,8 @@ import time
 from typing import IO, Literal
 
 from rover_kf.api.jobs import JobKey, Manifest, Pod
-from rover_kf.cluster.local.job_conditions import Verdict
-from rover_kf.cluster.local.network import Lease
+from rover_kf.cluster.local.job_conditions import JobCondition
+from rover_kf.cluster.local.network import NetworkLease
 from rover_kf.cluster.local.pod import LocalPod
 from rover_kf.cluster.local.settings import Timing
 from rover_kf.cluster.local.store import Record
@@ -22,13 +22,13 @@ from rover_kf.cluster.local.store import Record
 # they would go on at the cost of the machine that somebody works at: after a while they are ended,
 # and only their processes, volumes and sockets go. The pod stays as one that has ended, so that
 # its logs can be read.
-Fate = Literal["leave", "end", "delete"]
+CleanupAction = Literal["leave", "end", "delete"]
 
 
 _ACTIVE = ("Pending", "Running")
 
 
-def pod_action(manifest: Manifest, phase: str, *, since: float, timing: Timing) -> Fate:
+def pod_action(manifest: Manifest, phase: str, *, since: float, timing: Timing) -> CleanupAction:
     """What to do with one pod of a finished job.
 
     Args:
@@ -50,13 +50,13 @@ _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(slots=True)
-class Run:
+class JobRuntime:
     """One a job."""
 
     key: JobKey
     owner: IO[bytes]
     """The lock that says who runs it."""
-    lease: Lease
+    lease: NetworkLease
     pods: dict[tuple[str, int], LocalPod] = dataclasses.field(default_factory=dict)
     started_at: float = 0.0
     shown: tuple[Pod, ...] = ()
@@ -64,17 +64,17 @@ class Run:
     """What the last look was based on."""
     cleaned: bool = False
     """It has finished and nothing of it runs."""
-    told: Verdict | None = None
+    emitted: JobCondition | None = None
     """What an Event says already, and the object does not yet."""
     warned: str = ""
     """What was said last and still holds."""
 
-    def forget_gone(self) -> None:
+    def drop_gone_pods(self) -> None:
         """Free the names of pods that are deleted and have ended."""
         for place in [place for place, pod in self.pods.items() if pod.gone]:
             del self.pods[place]
 
-    def waits(self, record: Record) -> bool:
+    def needs_resync(self, record: Record) -> bool:
         """Whether time alone may change what there is to do."""
         if record.finished_at is not None:
             return not self.cleaned
@@ -90,7 +90,7 @@ class Run:
         for pod in self.pods.values():
             pod.end()
 
-    def clean(self, record: Record, timing: Timing) -> None:
+    def clean_up(self, record: Record, timing: Timing) -> None:
         """Delete or end the pods of a finished job that are to go; then its addresses are free."""
         since = time.time() - (record.finished_at or 0.0)
         for pod in self.pods.values():

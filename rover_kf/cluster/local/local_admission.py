@@ -23,7 +23,7 @@ SPECS = "pytorchReplicaSpecs"
 _VOLUMES = ("emptyDir", "persistentVolumeClaim", "hostPath", "projected", "downwardAPI")
 
 
-def check(manifest: Manifest, folder: pathlib.Path) -> None:
+def validate(manifest: Manifest, folder: pathlib.Path) -> None:
     """Refuse a manifest that cannot run here.
 
     Raises:

@@ -7,20 +7,20 @@ from __future__ import annotations
 import contextlib
 
 from rover_kf import errors
-from rover_kf.cluster.local.operator import ended_with_process
+from rover_kf.cluster.local.operator import mark_failed
 from rover_kf.cluster.local.store import Store
 
 
-def settle(store: Store) -> None:
+def clean_orphans(store: Store) -> None:
     """Settle jobs whose process was killed: they have failed, their memory is swept."""
     for key in store.jobs():
-        owner = store.own(key)
+        owner = store.acquire_owner(key)
         if owner is None:
             continue
         # The process that ran it may have removed it since it was listed.
-        with owner, contextlib.suppress(errors.JobNotFound):
+        with owner, contextlib.suppress(errors.NoSuchJob):
             if store.read(key).deleting:
                 store.remove(key)
             else:
-                store.update(key, ended_with_process)
+                store.update(key, mark_failed)
                 store.sweep(key)

@@ -21,7 +21,7 @@ LEASE_PORT = 7410
 _MOST_PODS = 250
 
 
-class Lease:
+class NetworkLease:
     """One job's addresses; ``close`` gives them back."""
 
     def __init__(self, job: str, masters: int) -> None:

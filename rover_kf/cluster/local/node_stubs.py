@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api.cluster_capacity import Objects
+from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import JobKey, Manifest, Pod
 
 
-class OneMachine:
+class NodeStubs:
     """The part of LocalCluster that is about nodes and their limits."""
 
-    def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
+    def unreachable_nodes(self, nodes: Collection[str]) -> dict[str, float]:
         """None: the one machine is this one."""
         del nodes
         return {}
@@ -28,20 +28,20 @@ class OneMachine:
         """Nothing: limits are not enforced here."""
         return ()
 
-    def surroundings(self, namespace: str) -> Objects:
+    def namespace_objects(self, namespace: str) -> NamespaceObjects:
         """Nothing: replicas here share one machine, and no limit is enforced."""
         del namespace
-        return Objects()
+        return NamespaceObjects()
 
     def list_nodes(self) -> tuple[Manifest, ...] | None:
         """None: see surroundings."""
         return None
 
-    def every_pod(self) -> Iterator[Manifest]:
+    def list_all_pods(self) -> Iterator[Manifest]:
         """None."""
         return iter(())
 
-    def try_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
+    def dry_run_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
         """Nothing: the patch itself is checked."""
         del key, patch
         return ""
@@ -54,7 +54,7 @@ class OneMachine:
         """
         raise errors.InputError(f"{name} is the one machine that there is, and stays ({reason})")
 
-    def resizes_pods(self) -> bool:
+    def supports_pod_resize(self) -> bool:
         """Yes: there is nothing to it where no limit is enforced."""
         return True
 

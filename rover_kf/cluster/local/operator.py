@@ -20,10 +20,10 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey
 from rover_kf.cluster.local import environment, job_conditions, local_admission
-from rover_kf.cluster.local.job_runtime import Run
-from rover_kf.cluster.local.network import Lease
+from rover_kf.cluster.local.job_runtime import JobRuntime
+from rover_kf.cluster.local.network import NetworkLease
 from rover_kf.cluster.local.pod import LocalPod
-from rover_kf.cluster.local.pod_spec import Site, plan_pod, restart_policy
+from rover_kf.cluster.local.pod_spec import PodSite, build_pod_spec, restart_policy
 from rover_kf.cluster.local.replica_status import with_condition, with_counts
 from rover_kf.cluster.local.settings import Timing
 from rover_kf.cluster.local.store import Record, Store
@@ -47,7 +47,7 @@ class Operator:
     ) -> None:
         self._store, self._timing = store, timing
         self._memory, self._base = memory, base
-        self._runs: dict[JobKey, Run] = {}
+        self._runs: dict[JobKey, JobRuntime] = {}
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._closing = False
@@ -65,11 +65,11 @@ class Operator:
         """Run a stored job from now on."""
         masters = environment.replica_counts(self._store.read(key).manifest).get("master", 0)
         with self._lock:
-            run = Run(key, owner, Lease(key.name, masters), started_at=time.time())
+            run = JobRuntime(key, owner, NetworkLease(key.name, masters), started_at=time.time())
             self._runs[key] = run
         self.wake()
 
-    def runs(self, key: JobKey) -> bool:
+    def is_running(self, key: JobKey) -> bool:
         """Whether this process runs the job."""
         return key in self._runs
 
@@ -78,7 +78,7 @@ class Operator:
         with self._lock:
             run = self._runs.get(key)
             pods = list(run.pods.values()) if run else []
-        return next((pod for pod in pods if pod.plan.name == name), None)
+        return next((pod for pod in pods if pod.spec.name == name), None)
 
     def close(self) -> None:
         """End every pod and stop; jobs that had not finished count as failed."""
@@ -105,7 +105,7 @@ class Operator:
                 self._try(run)
             self._wake.wait(self._timing.resync)
 
-    def _try(self, run: Run) -> None:
+    def _try(self, run: JobRuntime) -> None:
         try:
             self._reconcile_or_fail(run)
         except errors.ClusterUnavailable as refusal:
@@ -114,7 +114,7 @@ class Operator:
         else:
             run.warned = ""
 
-    def _reconcile_or_fail(self, run: Run) -> None:
+    def _reconcile_or_fail(self, run: JobRuntime) -> None:
         try:
             self._reconcile(run)
         except errors.ClusterUnavailable:
@@ -122,12 +122,12 @@ class Operator:
         except (errors.RoverError, OSError) as cause:
             self._fail(run, f"the embedded cluster cannot run it: {cause}")
 
-    def _reconcile(self, run: Run) -> None:
+    def _reconcile(self, run: JobRuntime) -> None:
         record = self._store.read(run.key)
-        run.forget_gone()
+        run.drop_gone_pods()
         views = tuple(pod.view() for pod in run.pods.values())
         seen = (record.resource_version, record.deleting, views)
-        if seen == run.seen and not run.waits(record):
+        if seen == run.seen and not run.needs_resync(record):
             return  # looked at already, and nothing followed from it
         run.seen = seen
         suspended = bool((record.manifest["spec"].get("runPolicy") or {}).get("suspend"))
@@ -137,22 +137,22 @@ class Operator:
                 self._forget(run)
                 return
         elif record.finished_at is not None:
-            run.clean(record, self._timing)
+            run.clean_up(record, self._timing)
         elif suspended:
             run.delete_pods()
             run.started_at = time.time()
-            self._conclude(
-                run, job_conditions.Verdict("Suspended", "PyTorchJobSuspended", "suspended")
+            self._apply_condition(
+                run, job_conditions.JobCondition("Suspended", "PyTorchJobSuspended", "suspended")
             )
         else:
-            self._fit_pods(run, record)
-            concluded = self._judge(run, record)
-            self._conclude(run, concluded)
+            self._sync_pods(run, record)
+            concluded = self._next_condition(run, record)
+            self._apply_condition(run, concluded)
             if concluded.by_limit:
                 run.end_pods()
-        self._show(run)
+        self._publish_pods(run)
 
-    def _fit_pods(self, run: Run, record: Record) -> None:
+    def _sync_pods(self, run: JobRuntime, record: Record) -> None:
         """Make missing pods, delete surplus ones and those whose failure asks for another."""
         for kind, replica in record.manifest["spec"][local_admission.SPECS].items():
             replica_type, wanted = kind.lower(), int(replica.get("replicas", 1))
@@ -163,15 +163,15 @@ class Operator:
                 if surplus or (
                     pod.phase == "Failed" and _replaceable(pod, restart_policy(replica))
                 ):
-                    self._tell(run, "SuccessfulDeletePod", f"Deleted pod: {pod.plan.name}")
+                    self._emit(run, "SuccessfulDeletePod", f"Deleted pod: {pod.spec.name}")
                     pod.delete()
             for index in range(wanted):
                 if (replica_type, index) not in run.pods:
                     self._create_pod(run, record, replica_type, index)
 
-    def _create_pod(self, run: Run, record: Record, replica_type: str, index: int) -> None:
+    def _create_pod(self, run: JobRuntime, record: Record, replica_type: str, index: int) -> None:
         namespace = run.key.namespace
-        site = Site(
+        site = PodSite(
             root=self._store.root,
             job=self._store.folder(run.key),
             folder=pathlib.Path(record.folder),
@@ -181,18 +181,18 @@ class Operator:
             grace=self._timing.grace,
         )
         address, uid = run.lease.address(replica_type, index), str(uuid.uuid4())
-        plan = plan_pod(record.manifest, site, replica_type, index, uid=uid, address=address)
+        plan = build_pod_spec(record.manifest, site, replica_type, index, uid=uid, address=address)
         for folder in plan.volumes.memory:
             self._store.note_memory(run.key, folder)
         pod = LocalPod(plan, self._timing, self.wake)
         run.pods[replica_type, index] = pod
         pod.start()
-        self._tell(run, "SuccessfulCreatePod", f"Created pod: {plan.name}")
+        self._emit(run, "SuccessfulCreatePod", f"Created pod: {plan.name}")
 
-    def _judge(self, run: Run, record: Record) -> job_conditions.Verdict:
+    def _next_condition(self, run: JobRuntime, record: Record) -> job_conditions.JobCondition:
         seen = [
-            job_conditions.Seen(
-                replica_type=pod.plan.replica_type,
+            job_conditions.PodOutcome(
+                replica_type=pod.spec.replica_type,
                 phase=pod.phase,
                 deleting=pod.view().deleting,
                 restarts=pod.restarts,
@@ -200,34 +200,38 @@ class Operator:
             )
             for pod in run.pods.values()
         ]
-        return job_conditions.conclude(record.manifest, seen, age=time.time() - run.started_at)
+        return job_conditions.derive_condition(
+            record.manifest, seen, age=time.time() - run.started_at
+        )
 
-    def _conclude(self, run: Run, concluded: job_conditions.Verdict) -> None:
+    def _apply_condition(self, run: JobRuntime, condition: job_conditions.JobCondition) -> None:
         views = [pod.view() for pod in run.pods.values()]
 
         def change(record: Record) -> Record:
-            return with_counts(with_condition(record, concluded), views)
+            return with_counts(with_condition(record, condition), views)
 
         known = self._store.read(run.key)
         news = len(_conditions(change(known))) != len(_conditions(known))
-        if concluded.type and news and concluded != run.told:
-            failed = concluded.type in ("Failed", "Restarting")
+        if condition.type and news and condition != run.emitted:
+            failed = condition.type in ("Failed", "Restarting")
             # First: whoever sees the job ended and then asks what was told finds it.
-            self._tell(run, concluded.reason, concluded.message, warning=failed)
-            run.told = concluded
-        self._show(run)  # as well: its pods are at least as far as what was concluded from them
+            self._emit(run, condition.reason, condition.message, warning=failed)
+            run.emitted = condition
+        self._publish_pods(
+            run
+        )  # as well: its pods are at least as far as what was concluded from them
         self._store.update(run.key, change)
-        run.told = None
+        run.emitted = None
 
     # -- ends --------------------------------------------------------------------------------------
 
-    def _fail(self, run: Run, message: str) -> None:
+    def _fail(self, run: JobRuntime, message: str) -> None:
         if run.key in self._store.jobs():
-            failed = job_conditions.Verdict("Failed", "PyTorchJobFailed", message)
+            failed = job_conditions.JobCondition("Failed", "PyTorchJobFailed", message)
             self._store.update(run.key, lambda record: with_condition(record, failed))
         run.delete_pods()
 
-    def _abandon(self, run: Run) -> None:
+    def _abandon(self, run: JobRuntime) -> None:
         """The embedded cluster is left: what is not finished has failed, deleted jobs go."""
         try:
             if run.key not in self._store.jobs():
@@ -235,15 +239,15 @@ class Operator:
             if self._store.read(run.key).deleting:
                 self._store.remove(run.key)
             else:
-                self._show(run)
-                self._store.update(run.key, ended_with_process)
+                self._publish_pods(run)
+                self._store.update(run.key, mark_failed)
                 self._store.sweep(run.key)
         except errors.ClusterUnavailable as refusal:
             run.warn(f"the end of {run.key} is not noted: {refusal}")
         finally:
             run.close()
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, run: JobRuntime) -> None:
         self._store.remove(run.key)
         run.close()
         with self._lock:
@@ -251,21 +255,23 @@ class Operator:
 
     # -- what others see ---------------------------------------------------------------------------
 
-    def _show(self, run: Run) -> None:
+    def _publish_pods(self, run: JobRuntime) -> None:
         views = tuple(run.pods[place].view() for place in sorted(run.pods))
         if views != run.shown:
             self._store.write_pods(run.key, views)
             run.shown = views
 
-    def _tell(self, run: Run, reason: str, message: str, *, warning: bool = False) -> None:
+    def _emit(self, run: JobRuntime, reason: str, message: str, *, warning: bool = False) -> None:
         event = Event(reason, message, warning=warning, at=time.time(), source=SOURCE)
         self._store.add_event(run.key, event)
 
 
-def ended_with_process(record: Record) -> Record:
+def mark_failed(record: Record) -> Record:
     """A job whose process has ended: failed, unless it had finished before."""
     message = "the process that ran it ended; durable checkpoints are kept: delete it and run again"
-    return with_condition(record, job_conditions.Verdict("Failed", "PyTorchJobFailed", message))
+    return with_condition(
+        record, job_conditions.JobCondition("Failed", "PyTorchJobFailed", message)
+    )
 
 
 def _conditions(record: Record) -> list[tuple[str, str]]:

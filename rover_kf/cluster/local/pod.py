@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from rover_kf.api.jobs import Container as ContainerView
+from rover_kf.api.jobs import ContainerStatus as ContainerView
 from rover_kf.api.jobs import Pod as PodView
-from rover_kf.cluster.local.container import Container
-from rover_kf.cluster.local.pod_spec import PodPlan
+from rover_kf.cluster.local.container import LocalContainer
+from rover_kf.cluster.local.pod_spec import LocalPodSpec
 from rover_kf.cluster.local.settings import Timing
 
 SIDECAR_GRACE = 2.0
@@ -34,18 +34,18 @@ class LocalPod:
         changed: called after each change of its view, from the pod's thread.
     """
 
-    def __init__(self, plan: PodPlan, timing: Timing, changed: Callable[[], None]) -> None:
-        self.plan = plan
-        self._timing, self._changed = timing, changed
+    def __init__(self, spec: LocalPodSpec, timing: Timing, on_change: Callable[[], None]) -> None:
+        self.spec = spec
+        self._timing, self._on_change = timing, on_change
         delays = (timing.first_restart, timing.longest_restart)
-        self._init = [Container(item, delays) for item in plan.init]
-        self._containers = [Container(item, delays) for item in plan.containers]
+        self._init = [LocalContainer(item, delays) for item in spec.init]
+        self._containers = [LocalContainer(item, delays) for item in spec.containers]
         self._deleting, self._ending = False, threading.Event()
-        self._grace = plan.grace
+        self._grace = spec.grace
         self._phase = "Pending"
         self._ended = False
-        self._thread = threading.Thread(target=self._run, name=plan.name, daemon=True)
-        self._seen: PodView | None = None
+        self._thread = threading.Thread(target=self._run, name=spec.name, daemon=True)
+        self._last_view: PodView | None = None
 
     @property
     def gone(self) -> bool:
@@ -69,26 +69,26 @@ class LocalPod:
 
     def exit_code(self, container: str) -> int | None:
         """Last exit code of a container."""
-        return next((c.exit_code for c in self._containers if c.plan.name == container), None)
+        return next((c.exit_code for c in self._containers if c.spec.name == container), None)
 
     def pids(self, container: str) -> tuple[int, ...]:
         """Processes of a container now, its command first; empty if it does not run."""
         every = (*self._init, *self._containers)
-        return next((c.pids for c in every if c.plan.name == container), ())
+        return next((c.pids for c in every if c.spec.name == container), ())
 
     def view(self) -> PodView:
         """As the API server would show it."""
         return PodView(
-            name=self.plan.name,
-            uid=self.plan.uid,
-            replica_type=self.plan.replica_type,
-            replica_index=self.plan.index,
+            name=self.spec.name,
+            uid=self.spec.uid,
+            replica_type=self.spec.replica_type,
+            replica_index=self.spec.index,
             phase=self._phase,
-            address=self.plan.address,
+            address=self.spec.address,
             node="localhost",
             deleting=self._deleting,
             containers=tuple(
-                ContainerView(c.plan.name, c.running, c.restarts, c.exit_code, c.reason)
+                ContainerView(c.spec.name, c.running, c.restarts, c.exit_code, c.reason)
                 for c in (*self._init, *self._containers)
             ),
         )
@@ -119,7 +119,7 @@ class LocalPod:
 
     def _run(self) -> None:
         try:
-            self.plan.volumes.create()
+            self.spec.volumes.create()
             if self._run_init():
                 for container in self._containers:
                     container.start()
@@ -128,14 +128,14 @@ class LocalPod:
         finally:
             self._end()
             self._ended = True
-            self._changed()
+            self._on_change()
 
     def _run_init(self) -> bool:
         """Whether all init containers are through and the containers may start."""
         for container in self._init:
             container.start()
-            self._tell()
-            if container.plan.native:
+            self._notify()
+            if container.spec.native:
                 while not container.wait_started(self._timing.tick):
                     self._keep_sidecars()
                     if self._pause():
@@ -144,7 +144,7 @@ class LocalPod:
             while not container.finished:
                 code = container.poll()
                 if code is not None:
-                    self._settle(container, code, init=True)
+                    self._on_container_ended(container, code, init=True)
                 container.restart_if_due(time.monotonic())
                 self._keep_sidecars()
                 if self._pause():
@@ -159,43 +159,45 @@ class LocalPod:
             for container in self._containers:
                 code = container.poll()
                 if code is not None:
-                    self._settle(container, code)
+                    self._on_container_ended(container, code)
                 container.restart_if_due(time.monotonic())
             self._keep_sidecars()
             if self._pause():
                 return
 
-    def _settle(self, container: Container, code: int, *, init: bool = False) -> None:
+    def _on_container_ended(
+        self, container: LocalContainer, code: int, *, init: bool = False
+    ) -> None:
         """Decide about a container that has ended."""
-        policy = self.plan.restart_policy
+        policy = self.spec.restart_policy
         again = code != 0 if policy == "OnFailure" or init else True
         if policy != "Never" and again:
-            container.plan_restart(time.monotonic())
+            container.schedule_restart(time.monotonic())
         else:
             container.finished = True
 
     def _keep_sidecars(self) -> None:
         for container in self._init:
-            if container.plan.native:
+            if container.spec.native:
                 if container.poll() is not None:
-                    container.plan_restart(time.monotonic())
+                    container.schedule_restart(time.monotonic())
                 container.restart_if_due(time.monotonic())
 
     def _pause(self) -> bool:
         """Tell what changed, wait one tick; whether the pod is to end."""
-        self._tell()
+        self._notify()
         return self._ending.wait(self._timing.tick)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         view = self.view()
-        if view != self._seen:
-            self._seen = view
-            self._changed()
+        if view != self._last_view:
+            self._last_view = view
+            self._on_change()
 
     def _end(self) -> None:
         """End what runs, in the kubelet's order, then give the volumes back."""
         began = time.monotonic()
-        normal = [c for c in self._init if not c.plan.native] + self._containers
+        normal = [c for c in self._init if not c.spec.native] + self._containers
         for container in normal:
             container.terminate()
         while any(container.running for container in normal):
@@ -207,9 +209,9 @@ class LocalPod:
         for container in normal:
             container.stop(0.0)
         deadline = began + self._grace
-        for container in reversed([c for c in self._init if c.plan.native]):
+        for container in reversed([c for c in self._init if c.spec.native]):
             container.stop(max(deadline - time.monotonic(), SIDECAR_GRACE))
-        self.plan.volumes.remove()
+        self.spec.volumes.remove()
         codes = [container.exit_code for container in (*normal,)]
         self._phase = "Succeeded" if all(code == 0 for code in codes) else "Failed"
-        self._tell()
+        self._notify()

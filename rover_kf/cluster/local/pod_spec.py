@@ -13,12 +13,12 @@ import rover_kf
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Manifest
 from rover_kf.cluster.local import environment, local_admission
-from rover_kf.cluster.local.container import ContainerPlan, Probe
-from rover_kf.cluster.local.volumes import Mounts, Volumes, lay_out
+from rover_kf.cluster.local.container import ContainerSpec, StartupProbe
+from rover_kf.cluster.local.volumes import Mounts, Volumes, prepare_volumes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PodPlan:
+class LocalPodSpec:
     """Everything needed to start a pod here."""
 
     key: JobKey
@@ -30,13 +30,13 @@ class PodPlan:
     restart_policy: str
     """The pod's: Always, OnFailure or Never (an ExitCode replica's pods have Never)."""
     grace: float
-    init: tuple[ContainerPlan, ...]
-    containers: tuple[ContainerPlan, ...]
+    init: tuple[ContainerSpec, ...]
+    containers: tuple[ContainerSpec, ...]
     volumes: Volumes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Site:
+class PodSite:
     """Where a job's pods are put."""
 
     root: pathlib.Path
@@ -60,9 +60,9 @@ def restart_policy(replica: Mapping[str, Any]) -> str:
     return str(replica.get("restartPolicy") or "OnFailure")
 
 
-def plan_pod(
-    manifest: Manifest, site: Site, replica_type: str, index: int, *, uid: str, address: str
-) -> PodPlan:
+def build_pod_spec(
+    manifest: Manifest, site: PodSite, replica_type: str, index: int, *, uid: str, address: str
+) -> LocalPodSpec:
     """Say what a replica's pod starts."""
     metadata = manifest["metadata"]
     replica = manifest["spec"][local_admission.SPECS][
@@ -71,7 +71,7 @@ def plan_pod(
     spec = replica["template"]["spec"]
     name = f"{metadata['name']}-{replica_type}-{index}"
     labels = environment.pod_labels(manifest, replica_type, index)
-    volumes = lay_out(spec, uid, memory=site.memory, job=site.job, root=site.root)
+    volumes = prepare_volumes(spec, uid, memory=site.memory, job=site.job, root=site.root)
     build = _Builder(
         site=site,
         volumes=volumes,
@@ -81,7 +81,7 @@ def plan_pod(
     )
     added = environment.operator_environment(manifest, replica_type, index)
     policy = restart_policy(replica)
-    return PodPlan(
+    return LocalPodSpec(
         key=JobKey(metadata["namespace"], metadata["name"], manifest["kind"]),
         name=name,
         uid=uid,
@@ -98,17 +98,17 @@ def plan_pod(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Builder:
-    site: Site
+    site: PodSite
     volumes: Volumes
     fields: Mapping[str, str]
     address: str
     logs: pathlib.Path
 
-    def container(self, spec: Mapping[str, Any], added: Mapping[str, str]) -> ContainerPlan:
+    def container(self, spec: Mapping[str, Any], added: Mapping[str, str]) -> ContainerSpec:
         mounts = self.volumes.mounts(spec)
         variables = self._variables(spec, added, mounts)
         words = [*(spec.get("command") or []), *(spec.get("args") or [])]
-        return ContainerPlan(
+        return ContainerSpec(
             name=spec["name"],
             # Written words are places and services; what a variable brings has been dealt with.
             command=tuple(
@@ -165,13 +165,13 @@ class _Builder:
             return self.site.job
         return local_admission.work_folder(spec, self.site.folder)
 
-    def _probe(self, spec: Mapping[str, Any]) -> Probe | None:
+    def _probe(self, spec: Mapping[str, Any]) -> StartupProbe | None:
         probe = spec.get("startupProbe") or {}
         if "httpGet" not in probe:
             return None
         get = probe["httpGet"]
         ports = {p.get("name"): p["containerPort"] for p in spec.get("ports") or []}
-        return Probe(
+        return StartupProbe(
             host=self.address,
             port=int(ports.get(get["port"], get["port"])),
             path=get.get("path", "/"),

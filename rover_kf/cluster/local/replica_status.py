@@ -15,13 +15,13 @@ from typing import Any
 
 from rover_kf.api.jobs import JobKey, ObservedJob, Pod
 from rover_kf.cluster.local import environment
-from rover_kf.cluster.local.job_conditions import Verdict, add_condition
+from rover_kf.cluster.local.job_conditions import JobCondition, add_condition
 from rover_kf.cluster.local.store import Record
 
 
-def stamp(at: float) -> str:
+def format_time(timestamp: float) -> str:
     """Unix seconds as Kubernetes writes times."""
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return dt.datetime.fromtimestamp(timestamp, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def new_record(
@@ -38,16 +38,16 @@ def new_record(
         **manifest["metadata"],
         "namespace": manifest["metadata"].get("namespace", "default"),
         "uid": str(uuid.uuid4()),
-        "creationTimestamp": stamp(now),
+        "creationTimestamp": format_time(now),
     }
     key = JobKey(metadata["namespace"], metadata["name"], manifest["kind"])
     record = Record({**json.loads(json.dumps(manifest)), "metadata": metadata}, str(folder), now)
     record.manifest.pop("status", None)
-    created = Verdict("Created", "PyTorchJobCreated", f"PyTorchJob {key.name} is created.")
+    created = JobCondition("Created", "PyTorchJobCreated", f"PyTorchJob {key.name} is created.")
     return key, with_condition(record, created)
 
 
-def with_condition(record: Record, verdict: Verdict) -> Record:
+def with_condition(record: Record, verdict: JobCondition) -> Record:
     """The record with a verdict's condition; a finished job stays as it is."""
     if record.finished_at is not None:
         return record
@@ -58,10 +58,10 @@ def with_condition(record: Record, verdict: Verdict) -> Record:
         conditions = [
             c | {"status": "False"} if c["type"] == "Suspended" else c for c in conditions
         ]
-    status = {**status, "conditions": add_condition(conditions, verdict, stamp(now))}
+    status = {**status, "conditions": add_condition(conditions, verdict, format_time(now))}
     ended = verdict.type in ("Succeeded", "Failed")
     if ended:
-        status["completionTime"] = stamp(now)
+        status["completionTime"] = format_time(now)
     return dataclasses.replace(
         record,
         manifest={**record.manifest, "status": status},
@@ -81,7 +81,7 @@ def with_counts(record: Record, pods: Sequence[Pod]) -> Record:
     return dataclasses.replace(record, manifest={**record.manifest, "status": status})
 
 
-def observe(key: JobKey, record: Record) -> ObservedJob:
+def to_observed_job(key: JobKey, record: Record) -> ObservedJob:
     """The frozen view of a stored job."""
     manifest = record.manifest
     conditions = (manifest.get("status") or {}).get("conditions") or []

@@ -88,7 +88,7 @@ class Store:
             token = self.folder(key) / "token" / "token"
             token.touch(mode=0o600)
             token.write_text(secrets.token_urlsafe(32))
-            owner = self.own(key)
+            owner = self.acquire_owner(key)
             if owner is None:  # its folder is new and the store is locked
                 raise errors.ClusterUnavailable(f"{key} was taken over while it was created")
             return self._write(key, record), owner
@@ -97,12 +97,12 @@ class Store:
         """Read a job.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
         """
         try:
             data = json.loads((self.folder(key) / "job.json").read_text())
         except (FileNotFoundError, NotADirectoryError) as cause:
-            raise errors.JobNotFound(
+            raise errors.NoSuchJob(
                 f"there is no {key} in {self.root}; rover-kf list shows what is there, "
                 "rover-kf history list what was"
             ) from cause
@@ -112,7 +112,7 @@ class Store:
         """Read, change and write one job as one step.
 
         Raises:
-            JobNotFound: there is none.
+            NoSuchJob: there is none.
         """
         with self._locked():
             before = self.read(key)
@@ -129,7 +129,7 @@ class Store:
 
     def write_pods(self, key: JobKey, pods: tuple[Pod, ...]) -> None:
         """Store the job's pods; a job that is gone is no error."""
-        with contextlib.suppress(FileNotFoundError), writing(self.root):
+        with contextlib.suppress(FileNotFoundError), translate_write_errors(self.root):
             _replace(self.folder(key) / "pods.json", codec.dumps(_Pods(pods)))
 
     def read_pods(self, key: JobKey) -> tuple[Pod, ...]:
@@ -165,7 +165,7 @@ class Store:
 
     # -- who runs it -------------------------------------------------------------------------------
 
-    def own(self, key: JobKey) -> IO[bytes] | None:
+    def acquire_owner(self, key: JobKey) -> IO[bytes] | None:
         """Lock a job for running it; None if another living process does, or it is gone."""
         try:
             file = (self.folder(key) / "owner.lock").open("wb")
@@ -198,7 +198,7 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        with writing(self.root):
+        with translate_write_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             with (self.root / "lock").open("ab") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -216,7 +216,7 @@ class Store:
 
 
 @contextlib.contextmanager
-def writing(root: pathlib.Path) -> Iterator[None]:
+def translate_write_errors(root: pathlib.Path) -> Iterator[None]:
     """Tell what the file system refuses; that something is not there is the caller's to know.
 
     Raises:

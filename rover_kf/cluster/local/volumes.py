@@ -68,7 +68,7 @@ class Volumes:
         )
 
 
-def lay_out(
+def prepare_volumes(
     pod: Mapping[str, Any], uid: str, *, memory: pathlib.Path, job: pathlib.Path, root: pathlib.Path
 ) -> Volumes:
     """Say where each volume of a pod is.

@@ -18,44 +18,44 @@ from aiohttp import web
 
 from rover_kf.api import names
 from rover_kf.api.checkpoints import (
-    Durable,
-    GivenUp,
-    Left,
-    Named,
-    NamedRequest,
-    ResolveReply,
-    ResolveRequest,
-    Sealed,
+    PersistAborted,
+    PersistOrder,
+    PersistOrderRequest,
+    PodEnded,
+    RankPersisted,
+    RestoreStepReply,
+    RestoreStepRequest,
+    SlotSealed,
     WaitRequest,
 )
-from rover_kf.api.replica_checks import SealTaken
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.replica_checks import SealAck
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint import commit, rank_ranges
 from rover_kf.checkpoint.resharding import step_selection
 from rover_kf.checkpoint.resharding.step_resolution import newest_in_memory
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
 from rover_kf.coordinator.commit import storage_scan
 from rover_kf.coordinator.commit.committer import Committer
-from rover_kf.coordinator.commit.persist_scheduler import Naming
-from rover_kf.coordinator.commit.sealed_steps import Savers, SealAccount
-from rover_kf.coordinator.commit.undurable import Unstorable
-from rover_kf.coordinator.replica_comparison import ReplicaVerdicts
-from rover_kf.coordinator.replication.peer_copy import Keeper
-from rover_kf.coordinator.replication.scheduler import Replication
-from rover_kf.coordinator.restore.barrier import CommonStep, Patience
-from rover_kf.coordinator.restore.plan_store import PlanFile
-from rover_kf.sidecar.http.app import packed, read, reply
+from rover_kf.coordinator.commit.persist_scheduler import PersistScheduler
+from rover_kf.coordinator.commit.sealed_steps import SavingRanks, SealedSteps
+from rover_kf.coordinator.commit.undurable import UndurableState
+from rover_kf.coordinator.replica_comparison import ReplicaComparison
+from rover_kf.coordinator.replication.peer_copy import PeerCopyClient
+from rover_kf.coordinator.replication.scheduler import ReplicationScheduler
+from rover_kf.coordinator.restore.barrier import BarrierTimeout, RestoreBarrier
+from rover_kf.coordinator.restore.plan_store import RestorePlanStore
+from rover_kf.sidecar.http.app import compressed_reply, read, reply
 from rover_kf.sidecar.http.long_poll import LongPoll
-from rover_kf.sidecar.interfaces import Peers, Story
+from rover_kf.sidecar.interfaces import EventRecorder, PeerClient
 from rover_kf.sidecar.settings import SidecarSettings
 
 _log = logging.getLogger(__name__)
 
-RESOLVE = Patience(900.0, warned_after=120.0)
+RESOLVE_TIMEOUT = BarrierTimeout(900.0, warn_after=120.0)
 """Of a rank with the others of its round; less than the training process has with its sidecar."""
 
 
-class Commits:
+class CommitService:
     """One a coordinator.
 
     Args:
@@ -69,33 +69,35 @@ class Commits:
     def __init__(
         self,
         settings: SidecarSettings,
-        story: Story,
-        peers: Peers,
+        events: EventRecorder,
+        peers: PeerClient,
         *,
         storage: StoredCheckpoints | None,
-        resolve: Patience = RESOLVE,
+        resolve_timeout: BarrierTimeout = RESOLVE_TIMEOUT,
     ) -> None:
-        self._settings, self._story, self._storage = settings, story, storage
-        self._seals, self._savers = SealAccount(), Savers()
-        self._naming = Naming(
+        self._settings, self._events, self._storage = settings, events, storage
+        self._sealed_steps, self._saving_ranks = SealedSteps(), SavingRanks()
+        self._scheduler = PersistScheduler(
             settings.persist_seconds,
             time.time_ns(),
             settings.persist_steps,
-            keep_every=settings.checkpoint_spare.every,
+            keep_every=settings.retention_exceptions.every,
         )
-        self._replication = Replication(peers, lambda: self._naming.named, settings)
-        self._keeper = Keeper(settings, peers) if settings.keeper_host else None
-        self._verdicts = ReplicaVerdicts(settings.checkpoint_check_every, story)
-        kept = PlanFile(settings.home, settings.pod_uid)
-        self._common = CommonStep(self._choose, self._begin_round, kept, self._warn, resolve)
+        self._replication = ReplicationScheduler(peers, lambda: self._scheduler.current, settings)
+        self._peer_copy = PeerCopyClient(settings, peers) if settings.keeper_host else None
+        self._comparison = ReplicaComparison(settings.checkpoint_check_every, events)
+        kept = RestorePlanStore(settings.volume_path, settings.pod_uid)
+        self._barrier = RestoreBarrier(
+            self._select_restore_step, self._begin_round, kept, self._warn, resolve_timeout
+        )
         self._poll, self._answering = LongPoll(), asyncio.Lock()
-        self._committer = Committer(settings, story, storage, self._committed)
-        self._unstorable = Unstorable(self._seals, self._committer)
+        self._committer = Committer(settings, events, storage, self._on_committed)
+        self._undurable = UndurableState(self._sealed_steps, self._committer)
 
     @property
     def sealed_step(self) -> int | None:
         """Newest step in memory that the round could restore."""
-        return self._seals.step
+        return self._sealed_steps.step
 
     @property
     def durable_step(self) -> int | None:
@@ -108,32 +110,32 @@ class Commits:
         return self._committer.rate
 
     @property
-    def seals(self) -> SealAccount:
+    def sealed_steps(self) -> SealedSteps:
         """What ranks have told of their slots; to be read only."""
-        return self._seals
+        return self._sealed_steps
 
     @property
-    def unstorable(self) -> Unstorable:
+    def undurable(self) -> UndurableState:
         """What can never become durable."""
-        return self._unstorable
+        return self._undurable
 
     async def first_generation(self) -> int:
         """Number of the first round: above everything that is on storage. Call it once.
 
         A storage that cannot be read in time is told as a Warning; memory goes on.
         """
-        found = await storage_scan.look(self._storage) if self._storage is not None else None
-        await self._common.recall()
-        self._replication.recall()
+        found = await storage_scan.scan(self._storage) if self._storage is not None else None
+        await self._barrier.load_plan()
+        self._replication.load_locations()
         if found is None:
             return 1
-        if found.wrong:
-            self._warn(found.wrong)
-        self._committer.take_look(found, self._common.began)
+        if found.error:
+            self._warn(found.error)
+        self._committer.on_scan(found, self._barrier.resumed_from)
         return found.generation
 
-    def _committed(self, key: commit.Key) -> None:
-        self._naming.committed(key)
+    def _on_committed(self, key: commit.Key) -> None:
+        self._scheduler.on_committed(key)
         self._poll.notify()
 
     def routes(self) -> list[web.RouteDef]:
@@ -147,75 +149,76 @@ class Commits:
             web.post(names.PATH_COMMIT_GIVEN_UP, self._on_given_up),
             web.post(names.PATH_COMMIT_LEFT, self._on_left),
             *self._replication.routes(),
-            *self._verdicts.routes(),
+            *self._comparison.routes(),
         ]
 
     async def _on_sealed(self, request: web.Request) -> web.Response:
-        sealed = await read(request, Sealed)
-        if self._seals.take(sealed):
+        sealed = await read(request, SlotSealed)
+        if self._sealed_steps.add(sealed):
             key = (sealed.round, sealed.step)
             is_safe = sealed.restored and self._committer.is_durable(sealed.step)
             if not is_safe and not self._committer.is_committed(key):
-                self._naming.sealed(key)
-            holdings = self._seals.holdings(key)
+                self._scheduler.on_sealed(key)
+            holdings = self._sealed_steps.holdings(key)
             # A rank whose slot was overwritten before it was read would be left without a copy.
-            alike = self._seals.is_alike(key)
+            alike = self._sealed_steps.is_replicated(key)
             whole = alike or len(holdings) == sealed.world_size
             # A restored slot keeps the round that it was sealed in, its replica would have another.
-            if (self._keeper or not alike) and whole and not sealed.restored:
-                self._replication.sealed(key, holdings)
+            if (self._peer_copy or not alike) and whole and not sealed.restored:
+                self._replication.on_sealed(key, holdings)
             elif whole and not alike:
-                self._replication.restored(holdings)
-            elif alike and self._seals.pods(key) > 1:
-                self._replication.held_by_all(sealed.step)
-            if self._keeper is None and self._seals.pods(key) == 1:
-                self._replication.alone(sealed.step)
+                self._replication.on_restored(holdings)
+            elif alike and self._sealed_steps.pod_count(key) > 1:
+                self._replication.on_replicated(sealed.step)
+            if self._peer_copy is None and self._sealed_steps.pod_count(key) == 1:
+                self._replication.on_single_pod(sealed.step)
             self._poll.notify()
-        if idle := self._savers.idle(sealed, time.monotonic()):
+        if idle := self._saving_ranks.ranks_not_saving(sealed, time.monotonic()):
             self._warn(
                 f"rank {sealed.rank} saves, and of {sealed.world_size} ranks "
-                f"{rank_ranges.shown(idle)} never: only what every rank saves comes to storage; "
+                f"{rank_ranges.format_ranks(idle)} never: only what every rank saves comes "
+                "to storage; "
                 "call save, or step, on every rank"
             )
-        return reply(SealTaken(check=self._verdicts.is_due(sealed)))
+        return reply(SealAck(send_digest=self._comparison.is_due(sealed)))
 
     async def _on_durable(self, request: web.Request) -> web.Response:
-        durable = await read(request, Durable)
-        return reply(await self._committer.take(durable))
+        durable = await read(request, RankPersisted)
+        return reply(await self._committer.on_rank_durable(durable))
 
     async def _on_resolve(self, request: web.Request) -> web.Response:
-        found = await self._common.ask(await read(request, ResolveRequest))
-        if len(found.holdings) <= 1:
+        found = await self._barrier.wait(await read(request, RestoreStepRequest))
+        if len(found.slots) <= 1:
             return reply(found)
         # A world of another size: all ranks are answered at once, each with the slots of all.
         async with self._answering:
-            return await asyncio.to_thread(packed, request, found)
+            return await asyncio.to_thread(compressed_reply, request, found)
 
     async def _on_named(self, request: web.Request) -> web.Response:
-        asked = await read(request, NamedRequest)
+        asked = await read(request, PersistOrderRequest)
 
-        def news() -> Named | None:
-            copying = self._replication.under_way
-            return self._naming.news(asked, time.monotonic(), copying=copying)
+        def news() -> PersistOrder | None:
+            copying = self._replication.in_progress
+            return self._scheduler.next_order(asked, time.monotonic(), copying=copying)
 
-        found = await self._poll.answer(news, asked.timeout_seconds)
-        return reply(found or Named(asked.after, None, under_way=asked.holding))
+        found = await self._poll.wait(news, asked.timeout_seconds)
+        return reply(found or PersistOrder(asked.after, None, in_progress=asked.pins_slots))
 
     async def _on_given_up(self, request: web.Request) -> web.Response:
-        told = await read(request, GivenUp)
+        told = await read(request, PersistAborted)
         _log.info("rank %d gives up step %d: %s", told.rank, told.step, told.reason)
         key, now = (told.round, told.step), time.monotonic()
-        self._naming.given_up(key, now=now, pause=told.pause_seconds)
-        if self._committer.is_waited_for and not told.pause_seconds:
-            self._naming.hurry()  # a newer step has replaced it, and is as good to who waits
+        self._scheduler.aborted(key, now=now, pause=told.pause_seconds)
+        if self._committer.has_waiters and not told.pause_seconds:
+            self._scheduler.expedite()  # a newer step has replaced it, and is as good to who waits
         self._poll.notify()
         if told.pause_seconds:
-            await self._committer.give_up(told)
-        return reply(Acknowledged())
+            await self._committer.on_abort(told)
+        return reply(Ack())
 
     async def _on_left(self, request: web.Request) -> web.Response:
-        self._unstorable.left(await read(request, Left))
-        return reply(Acknowledged())
+        self._undurable.pod_ended(await read(request, PodEnded))
+        return reply(Ack())
 
     async def _on_wait(self, request: web.Request) -> web.Response:
         wanted = await read(request, WaitRequest)
@@ -223,51 +226,55 @@ class Commits:
             return reply(await self._replication.wait(wanted.step, wanted.timeout_seconds))
         done = self._committer.is_durable(wanted.step)
         if not done:
-            self._committer.look_again(lambda: self._common.began)
+            self._committer.rescan(lambda: self._barrier.resumed_from)
         if not done and wanted.timeout_seconds > 0:  # who only asks is not waited for
-            self._naming.hurry(wanted.step)
+            self._scheduler.expedite(wanted.step)
             look = lambda: self._committer.is_durable(wanted.step) or None  # noqa: E731 - of one line
-            with self._committer.waited_for():
-                done = bool(await self._poll.answer(look, wanted.timeout_seconds))
+            with self._committer.waiting():
+                done = bool(await self._poll.wait(look, wanted.timeout_seconds))
         if done:
-            return reply(Acknowledged())
-        if never := self._unstorable.why(wanted.step):
-            return reply(Acknowledged(done=False, reason=never, hopeless=True))
+            return reply(Ack())
+        if never := self._undurable.reason(wanted.step):
+            return reply(Ack(done=False, reason=never, permanent=True))
         why = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
-        if lacking := self._seals.lacking(wanted.step):
-            why += f"; ranks {rank_ranges.shown(lacking)} have not saved it: every rank has to"
-        if unlike := self._committer.unlike:
+        if lacking := self._sealed_steps.missing_ranks(wanted.step):
+            why += (
+                f"; ranks {rank_ranges.format_ranks(lacking)} have not saved it: every rank has to"
+            )
+        if unlike := self._committer.mismatch:
             why += f"; {unlike}"
-        return reply(Acknowledged(done=False, reason=why))
+        return reply(Ack(done=False, reason=why))
 
     # -- the common step ---------------------------------------------------------------------
 
     def _begin_round(self, number: int) -> None:
         self._committer.begin_round(number)
 
-    async def _choose(self, requests: Sequence[ResolveRequest]) -> Mapping[int, ResolveReply]:
-        absent = await self._replication.absent(requests)
-        if self._keeper is not None and not newest_in_memory(requests, absent):
-            refused = {step for request in requests for step in request.refused}
-            kept = await self._keeper.kept()
+    async def _select_restore_step(
+        self, requests: Sequence[RestoreStepRequest]
+    ) -> Mapping[int, RestoreStepReply]:
+        absent = await self._replication.probe_departed(requests)
+        if self._peer_copy is not None and not newest_in_memory(requests, absent):
+            refused = {step for request in requests for step in request.rejected_steps}
+            kept = await self._peer_copy.fetch_holdings()
             absent += tuple(holding for holding in kept if holding.step not in refused)
-        known = (self.durable_step or 0) if self._committer.has_looked else None
+        known = (self.durable_step or 0) if self._committer.has_scanned else None
         over = threading.Event()
         asked = (self._storage, requests, absent, self._warn, known)
         try:
-            replies = await asyncio.to_thread(step_selection.choose, *asked, pause=over.wait)
+            replies = await asyncio.to_thread(step_selection.select_step, *asked, pause=over.wait)
         finally:
             over.set()  # the round, or the sidecar: nothing is tried again
         step = replies[0].step
-        self._seals.restart(step)
-        self._naming.restart()
+        self._sealed_steps.restart(step)
+        self._scheduler.restart()
         # What the round goes on from may be in one memory only: durable before the pace allows it.
-        self._naming.hurry()
+        self._scheduler.expedite()
         self._replication.restart(step)
-        self._verdicts.restart(step)
+        self._comparison.restart(step)
         self._poll.notify()
-        self._committer.go_on_from(step)
+        self._committer.resume_from(step)
         return replies
 
     def _warn(self, message: str) -> None:
-        self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)
+        self._events.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)

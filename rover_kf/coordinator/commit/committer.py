@@ -16,20 +16,20 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Durable, GivenUp
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.checkpoints import PersistAborted, RankPersisted
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint import commit
 from rover_kf.checkpoint.commit import Key
 from rover_kf.checkpoint.format.manifest import Manifest
-from rover_kf.checkpoint.storage.retention import Best
+from rover_kf.checkpoint.storage.retention import KeepBest
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
 from rover_kf.coordinator.commit import storage_scan
-from rover_kf.coordinator.commit.storage_scan import FirstLook
-from rover_kf.sidecar.interfaces import Story
+from rover_kf.coordinator.commit.storage_scan import StorageScan
+from rover_kf.sidecar.interfaces import EventRecorder
 from rover_kf.sidecar.settings import SidecarSettings
 
 
-class Unmeasured:
+class MissingMetricCheck:
     """One a coordinator.
 
     Args:
@@ -37,24 +37,24 @@ class Unmeasured:
         keep: newest checkpoints that stay: so many may lack the metric before one is removed.
     """
 
-    def __init__(self, best: Best | None, keep: int) -> None:
+    def __init__(self, best: KeepBest | None, keep: int) -> None:
         self._best, self._keep = best, keep
         self._lacking = 0
-        self._is_settled = best is None
+        self._is_done = best is None
         """The metric was seen, or it was told that it is not."""
 
-    def objection(self, step: int, metrics: Mapping[str, float]) -> str:
+    def warning(self, step: int, metrics: Mapping[str, float]) -> str:
         """What to tell of a checkpoint that is committed; empty: nothing.
 
         A script that measures now and then has checkpoints without any metric: they say nothing.
         """
-        if self._is_settled or self._best is None or not metrics:
+        if self._is_done or self._best is None or not metrics:
             return ""
-        self._is_settled = self._best.metric in metrics
-        self._lacking += not self._is_settled
-        if self._is_settled or self._lacking <= self._keep:
+        self._is_done = self._best.metric in metrics
+        self._lacking += not self._is_done
+        if self._is_done or self._lacking <= self._keep:
             return ""
-        self._is_settled = True
+        self._is_done = True
         return (
             f"checkpoint.keep-best is {self._best}, and step {step} has no {self._best.metric!r} "
             f"but {sorted(metrics)}: none counts as one of the best, and older ones are removed; "
@@ -62,13 +62,13 @@ class Unmeasured:
         )
 
 
-LEAST_BYTES = 8 << 20
+MIN_BYTES = 8 << 20
 
 
 """A smaller file tells of how long storage takes to answer, not of how many bytes it takes."""
 
 
-_REMEMBERED = 16
+_MAX_STEPS = 16
 
 
 """Steps; their median counts, so that one bad minute is not the storage."""
@@ -86,20 +86,20 @@ class StorageRate:
         found = sorted(self._slowest.values())
         return found[len(found) // 2] if found else 0.0
 
-    def heard(self, durable: Durable) -> None:
+    def on_rank_durable(self, durable: RankPersisted) -> None:
         """A rank's file is on storage."""
-        if durable.file_bytes < LEAST_BYTES or durable.storage_seconds <= 0:
+        if durable.file_bytes < MIN_BYTES or durable.storage_seconds <= 0:
             return
         key, rate = (durable.round, durable.step), durable.file_bytes / durable.storage_seconds
         self._slowest[key] = min(rate, self._slowest.get(key, rate))
-        while len(self._slowest) > _REMEMBERED:
+        while len(self._slowest) > _MAX_STEPS:
             del self._slowest[next(iter(self._slowest))]
 
 
 _log = logging.getLogger(__name__)
 
 
-_TELL_SECONDS = 10.0
+_EVENT_SECONDS = 10.0
 
 
 class Committer:
@@ -115,30 +115,32 @@ class Committer:
     def __init__(
         self,
         settings: SidecarSettings,
-        story: Story,
+        events: EventRecorder,
         storage: StoredCheckpoints | None,
-        committed: Callable[[Key], None],
+        on_committed: Callable[[Key], None],
     ) -> None:
-        self._settings, self._story, self._storage = settings, story, storage
-        self._committed = committed
-        self._ledger = commit.Ledger()
-        self._looking: asyncio.Task[None] | None = None
+        self._settings, self._events, self._storage = settings, events, storage
+        self._on_committed = on_committed
+        self._commit_log = commit.CommitLog()
+        self._scanning: asyncio.Task[None] | None = None
         self._rate = StorageRate()
-        self._unmeasured = Unmeasured(settings.checkpoint_spare.best, settings.checkpoint_keep)
+        self._metric_check = MissingMetricCheck(
+            settings.retention_exceptions.best, settings.checkpoint_keep
+        )
         self._writing = asyncio.Lock()
         self._waiters = 0
-        self._told_at = float("-inf")
-        self._unlike = (0, "")
+        self._reported_at = float("-inf")
+        self._mismatch = (0, "")
         """The round in which ranks' states did not go together, and how; told once."""
-        self._unlike_step = 0
+        self._mismatch_step = 0
         """The newest one of which that was so."""
-        self.has_looked = False
+        self.has_scanned = False
         """Whether it knows what storage had when this coordinator began."""
 
     @property
     def step(self) -> int | None:
         """Newest committed step on storage."""
-        return self._ledger.committed[1] if self._ledger.committed else None
+        return self._commit_log.committed[1] if self._commit_log.committed else None
 
     @property
     def rate(self) -> float:
@@ -146,21 +148,21 @@ class Committer:
         return self._rate.value
 
     @property
-    def is_waited_for(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether somebody waits for a step to be durable."""
         return self._waiters > 0
 
     @property
-    def unlike(self) -> str:
+    def mismatch(self) -> str:
         """Why nothing of the running round comes to storage; empty: nothing is known to keep it."""
-        return self._unlike[1] if self._unlike[0] == self._ledger.generation else ""
+        return self._mismatch[1] if self._mismatch[0] == self._commit_log.generation else ""
 
-    def is_unlike(self, step: int) -> bool:
+    def is_mismatched(self, step: int) -> bool:
         """Whether ranks' states of that step do not go together: it never comes to storage."""
-        return bool(self.unlike) and step == self._unlike_step
+        return bool(self.mismatch) and step == self._mismatch_step
 
     @contextlib.contextmanager
-    def waited_for(self) -> Iterator[None]:
+    def waiting(self) -> Iterator[None]:
         """Somebody waits for a step to be durable."""
         self._waiters += 1
         try:
@@ -174,116 +176,114 @@ class Committer:
 
     def is_committed(self, key: Key) -> bool:
         """Whether that very step, or a newer one, is: nothing can make it so once more."""
-        return commit.is_committed(self._ledger, key)
+        return commit.is_committed(self._commit_log, key)
 
     def begin_round(self, number: int) -> None:
         """A round starts: reports of older ones are stale from now on."""
-        self._ledger = commit.begin_round(self._ledger, number)
+        self._commit_log = commit.begin_round(self._commit_log, number)
 
-    def go_on_from(self, step: int | None) -> None:
+    def resume_from(self, step: int | None) -> None:
         """The round goes on from that step; what is newer on storage was damaged."""
         if self.step is not None and step is not None and step < self.step:
-            self._ledger = commit.forget_committed(self._ledger)
+            self._commit_log = commit.forget_committed(self._commit_log)
 
-    def take_look(self, found: FirstLook, began: Key | None) -> None:
+    def on_scan(self, scan: StorageScan, began: Key | None) -> None:
         """Take what storage has for committed, unless the round went back behind it.
 
         Args:
-            found: on storage.
+            scan: on storage.
             began: what the running round began with.
         """
-        self.has_looked = not found.wrong
-        committed = found.committed
+        self.has_scanned = not scan.error
+        committed = scan.committed
         if committed is None or self.is_committed(committed):
             return
         # What the round itself has committed is newer than what it began with.
         if began is None or committed[0] >= began[0] or committed[1] <= began[1]:
-            self._ledger = dataclasses.replace(self._ledger, committed=committed)
-            self._committed(committed)
+            self._commit_log = dataclasses.replace(self._commit_log, committed=committed)
+            self._on_committed(committed)
 
-    def look_again(self, began: Callable[[], Key | None]) -> None:
+    def rescan(self, began: Callable[[], Key | None]) -> None:
         """Where storage could not be read at first what is committed there is not known."""
-        looks = self._looking is not None and not self._looking.done()
-        if self._storage is not None and not self.has_looked and not looks:
-            self._looking = asyncio.create_task(self._looked_again(self._storage, began))
+        looks = self._scanning is not None and not self._scanning.done()
+        if self._storage is not None and not self.has_scanned and not looks:
+            self._scanning = asyncio.create_task(self._rescan(self._storage, began))
 
-    async def _looked_again(
-        self, storage: StoredCheckpoints, began: Callable[[], Key | None]
-    ) -> None:
-        found = await storage_scan.look(storage)
-        self.take_look(found, began())
+    async def _rescan(self, storage: StoredCheckpoints, began: Callable[[], Key | None]) -> None:
+        found = await storage_scan.scan(storage)
+        self.on_scan(found, began())
 
-    async def take(self, durable: Durable) -> Acknowledged:
+    async def on_rank_durable(self, durable: RankPersisted) -> Ack:
         """Take a rank's report; the manifest is written when it was the last one.
 
         Raises:
-            StorageFailed: the manifest cannot be written.
+            StorageError: the manifest cannot be written.
         """
         if self._storage is None:
-            return Acknowledged(done=False, reason="this job has no checkpoint path")
+            return Ack(done=False, reason="this job has no checkpoint path")
         async with self._writing:
-            verdict = commit.report(self._ledger, durable, now=time.time())
-            self._ledger = verdict.ledger
+            verdict = commit.report(self._commit_log, durable, now=time.time())
+            self._commit_log = verdict.log
             if verdict.accepted:
-                self._rate.heard(durable)
-            if verdict.unlike:
-                self._are_unlike(durable, verdict.reason)
+                self._rate.on_rank_durable(durable)
+            if verdict.is_mismatch:
+                self._record_mismatch(durable, verdict.reason)
             if verdict.manifest is not None:
                 await self._commit(verdict.manifest, durable.persist_seconds, self._storage)
-            return Acknowledged(done=verdict.accepted, reason=verdict.reason)
+            return Ack(done=verdict.accepted, reason=verdict.reason)
 
-    def _are_unlike(self, durable: Durable, why: str) -> None:
-        if durable.round > self._unlike[0]:
-            told = f"step {durable.step} does not come to storage: {why}"
-            self._unlike, self._unlike_step = (durable.round, told), 0
+    def _record_mismatch(self, durable: RankPersisted, reason: str) -> None:
+        if durable.round > self._mismatch[0]:
+            told = f"step {durable.step} does not come to storage: {reason}"
+            self._mismatch, self._mismatch_step = (durable.round, told), 0
             self._warn(told)
-        self._unlike_step = max(self._unlike_step, durable.step)
+        self._mismatch_step = max(self._mismatch_step, durable.step)
 
-    async def give_up(self, told: GivenUp) -> None:
+    async def on_abort(self, aborted: PersistAborted) -> None:
         """Storage has refused a step: it may be full of what ranks wrote of older ones."""
         if self._storage is None:
             return
         async with self._writing:
-            self._ledger = commit.give_up(self._ledger, told)
-            if commit.have_all_come(self._ledger, told):
+            self._commit_log = commit.record_abort(self._commit_log, aborted)
+            if commit.all_ranks_done(self._commit_log, aborted):
                 try:
-                    await self._collect(self._storage, told.round, below=told.step)
-                except errors.StorageFailed as error:
+                    await self._collect(self._storage, aborted.round, below=aborted.step)
+                except errors.StorageError as error:
                     _log.info("no room is made: %s", error)
 
     async def _commit(
         self, manifest: Manifest, persist_seconds: float, storage: StoredCheckpoints
     ) -> None:
         folder = await asyncio.to_thread(storage.write_manifest, manifest)
-        self._ledger = commit.commit(self._ledger, manifest)
+        self._commit_log = commit.commit(self._commit_log, manifest)
         size = sum(file.length for file in manifest.files)
-        self._tell(
+        self._emit_durable(
             f"step {manifest.step} is durable in {folder.name}: {len(manifest.files)} "
             f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
             now=time.monotonic(),
         )
-        if wrong := self._unmeasured.objection(manifest.step, manifest.metrics):
+        if wrong := self._metric_check.warning(manifest.step, manifest.metrics):
             self._warn(wrong)
-        self._committed((manifest.generation, manifest.step))
+        self._on_committed((manifest.generation, manifest.step))
         try:
             await self._collect(storage, manifest.generation)
-        except errors.StorageFailed as error:
+        except errors.StorageError as error:
             self._warn(f"old checkpoints stay: {error}")
 
     async def _collect(
         self, storage: StoredCheckpoints, generation: int, *, below: int = 0
     ) -> None:
-        keep, spare = self._settings.checkpoint_keep, self._settings.checkpoint_spare
+        keep, spare = self._settings.checkpoint_keep, self._settings.retention_exceptions
         await asyncio.to_thread(
             storage.collect, keep, generation=generation, spare=spare, below=below
         )
 
-    def _tell(self, message: str, *, now: float) -> None:
+    def _emit_durable(self, message: str, *, now: float) -> None:
         # A small state is durable many times a second: the story needs no more than now and then,
         # and the step that somebody waits for.
-        if self.is_waited_for or now - self._told_at >= _TELL_SECONDS:
-            self._told_at = now
-            self._story.record(names.EVENT_DURABLE, message)
+        if self.has_waiters or now - self._reported_at >= _EVENT_SECONDS:
+            self._reported_at = now
+            self._events.record(names.EVENT_DURABLE, message)
 
     def _warn(self, message: str) -> None:
-        self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)
+        self._events.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.checkpoints import Named, NamedRequest
+from rover_kf.api.checkpoints import PersistOrder, PersistOrderRequest
 
 Key = tuple[int, int]
 """Round, step."""
 
 
 @dataclasses.dataclass(slots=True)
-class Naming:
+class PersistScheduler:
     """The coordinator's choice.
 
     Args:
@@ -30,7 +30,7 @@ class Naming:
     number: int = 0
     """Counts what was named; a coordinator that restarts begins above all that it had counted."""
     persist_steps: int = 0
-    named: Key | None = None
+    current: Key | None = None
     """Under way."""
     keep_every: int = 0
     """A step that it divides stays on storage for good, so that it is named whatever the pace; 0:
@@ -40,10 +40,10 @@ class Naming:
     _not_before: float = 0.0
     _last: Key | None = None
     """Named last; None: whatever comes next is far enough from it."""
-    _refused: Key | None = None
+    _aborted: Key | None = None
     """Given up last: it keeps the pause."""
 
-    def sealed(self, key: Key) -> None:
+    def on_sealed(self, key: Key) -> None:
         """Every rank has this step in memory."""
         self._sealed = max(key, self._sealed or key)
 
@@ -56,44 +56,46 @@ class Naming:
                 would stop training's saves, so no other step is named meanwhile.
         """
         new = self._sealed is not None and self._sealed > self._finished
-        free = self.named is None and copying in (None, self._sealed)
-        in_pace = now >= self._not_before and not self._is_near()
-        if new and free and (in_pace or self._is_to_stay()):
-            self.named = self._last = self._sealed
+        free = self.current is None and copying in (None, self._sealed)
+        in_pace = now >= self._not_before and not self._is_too_soon()
+        if new and free and (in_pace or self._is_kept_step()):
+            self.current = self._last = self._sealed
             self.number += 1
             self._not_before = now + self.persist_seconds
-        return self.named
+        return self.current
 
-    def news(self, asked: NamedRequest, now: float, *, copying: Key | None) -> Named | None:
+    def next_order(
+        self, request: PersistOrderRequest, now: float, *, copying: Key | None
+    ) -> PersistOrder | None:
         """The answer to a sidecar, as soon as there is one.
 
         Args:
-            asked: by the sidecar.
+            request: by the sidecar.
             now: monotonic seconds.
             copying: as for ``due``.
         """
         named = self.due(now, copying=copying)
-        if named is not None and self.number != asked.after:
-            return Named(self.number, named[1], named[0])
-        return Named(asked.after, None) if asked.holding and named is None else None
+        if named is not None and self.number != request.after:
+            return PersistOrder(self.number, named[1], named[0])
+        return PersistOrder(request.after, None) if request.pins_slots and named is None else None
 
-    def hurry(self, step: int | None = None) -> None:
+    def expedite(self, step: int | None = None) -> None:
         """Do not keep the pace once.
 
         Args:
             step: that somebody waits for; nothing changes if it or a newer one is under way.
                 None: whatever comes next.
         """
-        if step is None or self.named is None or self.named[1] < step:
+        if step is None or self.current is None or self.current[1] < step:
             self._not_before, self._last = 0.0, None
 
-    def committed(self, key: Key) -> None:
+    def on_committed(self, key: Key) -> None:
         """The step is on storage, and with it every older one that was named."""
         self._finished = max(key, self._finished)
-        if self.named is not None and self.named <= key:
-            self.named = None
+        if self.current is not None and self.current <= key:
+            self.current = None
 
-    def given_up(self, key: Key, *, now: float, pause: float) -> None:
+    def aborted(self, key: Key, *, now: float, pause: float) -> None:
         """A rank could not persist the step; another is named after the pause.
 
         Args:
@@ -101,22 +103,22 @@ class Naming:
             now: monotonic seconds.
             pause: seconds.
         """
-        if self.named == key:
-            self.named = self._last = None
-            self._refused = key
+        if self.current == key:
+            self.current = self._last = None
+            self._aborted = key
             self._not_before = max(self._not_before, now + pause)
 
-    def _is_near(self) -> bool:
+    def _is_too_soon(self) -> bool:
         """Whether the newest step is too close behind the last one; a job may have gone back."""
         if self._sealed is None or self._last is None:
             return False
         return 0 <= self._sealed[1] - self._last[1] < self.persist_steps
 
-    def _is_to_stay(self) -> bool:
-        if self._sealed is None or self._sealed == self._refused or not self.keep_every:
+    def _is_kept_step(self) -> bool:
+        if self._sealed is None or self._sealed == self._aborted or not self.keep_every:
             return False
         return self._sealed[1] % self.keep_every == 0
 
     def restart(self) -> None:
         """A new round: what was sealed before is given up or will be sealed again."""
-        self.named = self._sealed = None
+        self.current = self._sealed = None

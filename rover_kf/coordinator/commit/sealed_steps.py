@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.checkpoints import Holding, Sealed
+from rover_kf.api.checkpoints import SlotInfo, SlotSealed
 
 _SAVES, _SECONDS = 4, 10.0
 
@@ -15,7 +15,7 @@ _SAVES, _SECONDS = 4, 10.0
 sidecar that is started anew, or slow, tells of a save some seconds late."""
 
 
-class Savers:
+class SavingRanks:
     """One a coordinator."""
 
     def __init__(self) -> None:
@@ -23,9 +23,9 @@ class Savers:
         self._steps: dict[int, set[int]] = {}
         """Of each rank that has saved in that round: how many suffices."""
         self._began = 0.0
-        self._told = False
+        self._reported = False
 
-    def idle(self, sealed: Sealed, now: float) -> tuple[int, ...]:
+    def ranks_not_saving(self, sealed: SlotSealed, now: float) -> tuple[int, ...]:
         """Take a report; ranks that never save, once a round.
 
         Args:
@@ -35,33 +35,33 @@ class Savers:
         if sealed.restored or sealed.round < self._round:
             return ()
         if sealed.round > self._round:
-            self._round, self._steps, self._began, self._told = sealed.round, {}, now, False
+            self._round, self._steps, self._began, self._reported = sealed.round, {}, now, False
         saved = self._steps.setdefault(sealed.rank, set())
         if len(saved) < _SAVES:
             saved.add(sealed.step)
-        if self._told or len(saved) < _SAVES or now - self._began < _SECONDS:
+        if self._reported or len(saved) < _SAVES or now - self._began < _SECONDS:
             return ()
-        self._told = True
+        self._reported = True
         return tuple(rank for rank in range(sealed.world_size) if rank not in self._steps)
 
 
-_REMEMBERED = 64
+_MAX_STEPS = 64
 
 
 """Steps whose reports may still come in."""
 
 
 @dataclasses.dataclass(slots=True)
-class _Step:
-    ranks: dict[int, Sealed]
+class _StepSeals:
+    ranks: dict[int, SlotSealed]
     seconds: float = 0.0
 
 
-class SealAccount:
+class SealedSteps:
     """Counts seals of all ranks."""
 
     def __init__(self) -> None:
-        self._steps: dict[tuple[int, int], _Step] = {}
+        self._steps: dict[tuple[int, int], _StepSeals] = {}
         self.step: int | None = None
         """Newest step that every rank could restore from memory."""
         self.snapshot_bytes = 0
@@ -72,9 +72,9 @@ class SealAccount:
         self.seconds = 0.0
         """Blocked by saves, of each step the slowest rank's."""
 
-    def take(self, sealed: Sealed) -> bool:
+    def add(self, sealed: SlotSealed) -> bool:
         """Count a report; says whether every rank has sealed its step by now."""
-        known = self._steps.setdefault((sealed.round, sealed.step), _Step({}))
+        known = self._steps.setdefault((sealed.round, sealed.step), _StepSeals({}))
         if not known.ranks and not sealed.restored:
             self.saves += 1
         known.ranks[sealed.rank] = sealed
@@ -86,25 +86,25 @@ class SealAccount:
         complete = len(known.ranks) >= sealed.world_size
         if sealed.replicated or complete:
             self.step = max(self.step or 0, sealed.step)
-        while len(self._steps) > _REMEMBERED:
+        while len(self._steps) > _MAX_STEPS:
             del self._steps[next(iter(self._steps))]
         return complete
 
-    def is_whole_after(self, round_: int) -> bool:
+    def is_complete_after(self, round_: int) -> bool:
         """Whether every rank of a later round has a slot of one step, restored or saved."""
         return any(
             number > round_ and len(known.ranks) >= max(s.world_size for s in known.ranks.values())
             for (number, _), known in self._steps.items()
         )
 
-    def lacking(self, step: int) -> tuple[int, ...]:
+    def missing_ranks(self, step: int) -> tuple[int, ...]:
         """Ranks that have not saved a step which others have, in the newest round that has it."""
         rounds = [key for key in self._steps if key[1] == step]
         ranks = self._steps[max(rounds)].ranks if rounds else {}
         size = max((sealed.world_size for sealed in ranks.values()), default=0)
         return tuple(rank for rank in range(size) if rank not in ranks)
 
-    def is_alike(self, key: tuple[int, int]) -> bool:
+    def is_replicated(self, key: tuple[int, int]) -> bool:
         """Whether each slot of a step, but for light ones, has all that any rank needs.
 
         Args:
@@ -112,7 +112,7 @@ class SealAccount:
         """
         return all(one.replicated for one in self._steps[key].ranks.values() if one.ranks)
 
-    def pods(self, key: tuple[int, int]) -> int:
+    def pod_count(self, key: tuple[int, int]) -> int:
         """How many pods have sealed a step.
 
         Args:
@@ -120,7 +120,7 @@ class SealAccount:
         """
         return len({sealed.pod for sealed in self._steps[key].ranks.values()})
 
-    def holdings(self, key: tuple[int, int]) -> tuple[Holding, ...]:
+    def holdings(self, key: tuple[int, int]) -> tuple[SlotInfo, ...]:
         """Where the slots of a step are, in rank order; only those with a checksum, no light ones.
 
         Args:
@@ -136,8 +136,8 @@ class SealAccount:
         self._steps.clear()
 
 
-def _holding(sealed: Sealed) -> Holding:
-    return Holding(
+def _holding(sealed: SlotSealed) -> SlotInfo:
+    return SlotInfo(
         pod=sealed.pod,
         address=sealed.address,
         local_rank=sealed.local_rank,
@@ -147,7 +147,7 @@ def _holding(sealed: Sealed) -> Holding:
         replicated=sealed.replicated,
         snapshot_bytes=sealed.snapshot_bytes,
         checksum=sealed.checksum or 0,
-        round=sealed.made_in or sealed.round,
+        origin_round=sealed.origin_round or sealed.round,
         pieces=sealed.pieces,
         ranks=sealed.ranks,
         node=sealed.node,

@@ -17,19 +17,19 @@ SECONDS = 20.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FirstLook:
+class StorageScan:
     """What was found."""
 
     generation: int
     """Number for the first round: above everything that is on storage."""
     committed: Key | None = None
     """The newest checkpoint."""
-    wrong: str = ""
+    error: str = ""
     """Why storage could not be read. The number is then the time in Unix seconds, which is above
     all that rounds have counted to."""
 
 
-async def look(storage: StoredCheckpoints, *, seconds: float = SECONDS) -> FirstLook:
+async def scan(storage: StoredCheckpoints, *, seconds: float = SECONDS) -> StorageScan:
     """Look once; training must not wait for a storage that does not answer.
 
     Args:
@@ -38,17 +38,17 @@ async def look(storage: StoredCheckpoints, *, seconds: float = SECONDS) -> First
     """
     try:
         return await asyncio.wait_for(asyncio.to_thread(_read, storage), seconds)
-    except errors.StorageFailed as error:
-        return FirstLook(int(time.time()), wrong=str(error))
+    except errors.StorageError as error:
+        return StorageScan(int(time.time()), error=str(error))
     except asyncio.TimeoutError:
         wrong = f"storage has not answered for {seconds:g} s; the first round is not kept waiting"
-        return FirstLook(int(time.time()), wrong=wrong)
+        return StorageScan(int(time.time()), error=wrong)
 
 
-def _read(storage: StoredCheckpoints) -> FirstLook:
-    folders, whole = storage.folders(), storage.whole()
+def _read(storage: StoredCheckpoints) -> StorageScan:
+    folders, whole = storage.folders(), storage.complete_folders()
     generation = max((folder.generation for folder in folders), default=0) + 1
     if not whole:
-        return FirstLook(generation)
-    storage.settle(whole[-1])
-    return FirstLook(generation, (whole[-1].generation, whole[-1].step))
+        return StorageScan(generation)
+    storage.ensure_durable(whole[-1])
+    return StorageScan(generation, (whole[-1].generation, whole[-1].step))

@@ -15,12 +15,12 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from rover_kf.api import codec, names
-from rover_kf.api.checkpoints import Holding
+from rover_kf.api.checkpoints import SlotInfo
 from rover_kf.sidecar import local_file
 from rover_kf.system import shared_volume
 
 # A rank has two slots, and what a change of size has put together lies beside what it was made of.
-_REMEMBERED = 2
+_MAX_STATES = 2
 
 
 """States, the newest ones."""
@@ -32,34 +32,34 @@ _State = tuple[int, int, int]
 """Round in which it came to be, step, ranks."""
 
 
-States = tuple[tuple[Holding, ...], ...]
+States = tuple[tuple[SlotInfo, ...], ...]
 
 
 """Of each state its slots, the newest last."""
 
 
-class SlotPlaces:
+class SlotLocations:
     """One a coordinator."""
 
     def __init__(self) -> None:
-        self._states: dict[_State, tuple[Holding, ...]] = {}
+        self._states: dict[_State, tuple[SlotInfo, ...]] = {}
 
     @property
     def states(self) -> States:
         """What another one goes on with: it is told of each as sealed."""
         return tuple(self._states.values())
 
-    def __iter__(self) -> Iterator[Holding]:
+    def __iter__(self) -> Iterator[SlotInfo]:
         """All that may still be there."""
         return itertools.chain.from_iterable(self._states.values())
 
-    def sealed(self, holdings: Sequence[Holding]) -> None:
+    def add(self, holdings: Sequence[SlotInfo]) -> None:
         """Every rank has sealed a state, or has restored it; these are its slots, one a rank."""
         for first in holdings[:1]:
-            state = first.round, first.step, first.world_size
+            state = first.origin_round, first.step, first.world_size
             self._states.pop(state, None)
             self._states[state] = tuple(holdings)
-        while len(self._states) > _REMEMBERED:
+        while len(self._states) > _MAX_STATES:
             del self._states[next(iter(self._states))]
 
     def restart(self, step: int | None) -> None:
@@ -74,18 +74,18 @@ class SlotPlaces:
 _log = logging.getLogger(__name__)
 
 
-NAME = "slot-places.json"
+LOCATIONS_FILE = "slot-places.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Kept:
+class _StoredLocations:
     """The file."""
 
     pod_uid: str
     states: States
 
 
-class PlacesFile:
+class SlotLocationStore:
     """One a coordinator.
 
     Args:
@@ -93,25 +93,25 @@ class PlacesFile:
         pod_uid: whose file it is: a volume may outlive its pod where it runs embedded.
     """
 
-    def __init__(self, home: pathlib.Path, pod_uid: str) -> None:
-        self._path = home / names.RUN_DIR / NAME
+    def __init__(self, volume_path: pathlib.Path, pod_uid: str) -> None:
+        self._path = volume_path / names.RUN_DIR / LOCATIONS_FILE
         self._pod_uid = pod_uid
 
     def write(self, states: States) -> None:
         """Keep them in place of what was kept; nothing is, rather than what holds no more."""
         try:
-            shared_volume.replace(self._path, codec.dumps(_Kept(self._pod_uid, states)))
+            shared_volume.replace(self._path, codec.dumps(_StoredLocations(self._pod_uid, states)))
         except OSError as error:
             _log.warning("where slots are could not be kept: %s", error)
-            self._forget()
+            self._delete()
 
     def read(self) -> States:
         """What was kept; nothing if there is nothing of this pod's."""
         otherwise = "pods that left are not asked"
-        found = local_file.read(self._path, _Kept, self._pod_uid, otherwise=otherwise)
+        found = local_file.read(self._path, _StoredLocations, self._pod_uid, otherwise=otherwise)
         return found.states if found is not None else ()
 
-    def _forget(self) -> None:
+    def _delete(self) -> None:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:

@@ -10,22 +10,22 @@ import time
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Holding
-from rover_kf.api.replication import Kept, KeptRequest
-from rover_kf.sidecar.interfaces import Peers
+from rover_kf.api.checkpoints import SlotInfo
+from rover_kf.api.replication import StoredReplicas, StoredReplicasRequest
+from rover_kf.sidecar.interfaces import PeerClient
 from rover_kf.sidecar.settings import SidecarSettings
 
 _log = logging.getLogger(__name__)
 
 AWAY_SECONDS = 5.0
 """Without an answer, after which the copy is given up: a restore waits for it."""
-MOST_SECONDS = 60.0
+MAX_SECONDS = 60.0
 """That it may verify what it keeps."""
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 _PAUSE_SECONDS = 0.2
 
 
-class Keeper:
+class PeerCopyClient:
     """One a coordinator that has such a pod.
 
     Args:
@@ -33,17 +33,17 @@ class Keeper:
         peers: other sidecars.
     """
 
-    def __init__(self, settings: SidecarSettings, peers: Peers) -> None:
+    def __init__(self, settings: SidecarSettings, peers: PeerClient) -> None:
         self._host, self._peers = f"{settings.keeper_host}:{settings.port}", peers
 
-    async def kept(self) -> tuple[Holding, ...]:
+    async def fetch_holdings(self) -> tuple[SlotInfo, ...]:
         """What it keeps; nothing if it cannot be asked in time."""
         begun = heard = time.monotonic()
         why = "it still verifies its copy"
-        while (now := time.monotonic()) < min(heard + AWAY_SECONDS, begun + MOST_SECONDS):
+        while (now := time.monotonic()) < min(heard + AWAY_SECONDS, begun + MAX_SECONDS):
             rest = heard + AWAY_SECONDS - now
-            request = KeptRequest(min(rest, _LOOK_SECONDS))
-            asked = self._peers.tell(self._host, names.PATH_KEPT, request, Kept)
+            request = StoredReplicasRequest(min(rest, _POLL_SECONDS))
+            asked = self._peers.post(self._host, names.PATH_KEPT, request, StoredReplicas)
             try:
                 found = await asyncio.wait_for(asked, rest)
             except asyncio.TimeoutError:
@@ -52,8 +52,8 @@ class Keeper:
                 why = str(error)
                 await asyncio.sleep(_PAUSE_SECONDS)  # its sidecar may just be started again
             else:
-                if found.known:
-                    return found.holdings
+                if found.verified:
+                    return found.slots
                 heard = time.monotonic()
         _log.warning("no copy from %s, which keeps the newest save: %s", self._host, why)
         return ()

@@ -13,20 +13,20 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from rover_kf.api.checkpoints import Holding
+from rover_kf.api.checkpoints import SlotInfo
 from rover_kf.api.replication import ReplicateOrder
 
 Key = tuple[int, int]
 """Round, step."""
 
-PATIENCE_SECONDS = 30.0
+COPY_TIMEOUT_SECONDS = 30.0
 """That a keeper has for a copy, besides what its bytes take. It may be lost and tell nothing, and
 what waits for the copy, persisting other steps, must go on."""
-KEEPER_PACE = 5 << 20
+MIN_KEEPER_RATE = 5 << 20
 """Bytes a second that a keeper copies at least."""
 
 
-def partners(holdings: Sequence[Holding]) -> dict[str, str]:
+def choose_partners(holdings: Sequence[SlotInfo]) -> dict[str, str]:
     """Of each pod the one whose slots it keeps; nothing for a single pod.
 
     Args:
@@ -44,7 +44,9 @@ def partners(holdings: Sequence[Holding]) -> dict[str, str]:
     return found
 
 
-def orders(holdings: Sequence[Holding], number: int, keeper: str = "") -> dict[str, ReplicateOrder]:
+def plan_copies(
+    holdings: Sequence[SlotInfo], number: int, keeper: str = ""
+) -> dict[str, ReplicateOrder]:
     """What each pod shall do about a step; nothing for a single pod without a keeper.
 
     Args:
@@ -56,12 +58,12 @@ def orders(holdings: Sequence[Holding], number: int, keeper: str = "") -> dict[s
         return {keeper: ReplicateOrder(number, tuple(holdings))} if holdings else {}
     return {
         pod: ReplicateOrder(number, tuple(h for h in holdings if h.pod == partner))
-        for pod, partner in partners(holdings).items()
+        for pod, partner in choose_partners(holdings).items()
     }
 
 
 @dataclasses.dataclass(slots=True)
-class Ring:
+class ReplicaPlacement:
     """What is copied now, and what is copied.
 
     Args:
@@ -71,12 +73,12 @@ class Ring:
 
     number: int = 0
     """Counts orders."""
-    under_way: Key | None = None
+    in_progress: Key | None = None
     replicated: Key | None = None
     """Newest step that every pod's partner holds."""
     keeper: str = ""
-    keeper_pace: float = KEEPER_PACE
-    _newest: tuple[Key, tuple[Holding, ...]] | None = None
+    min_keeper_rate: float = MIN_KEEPER_RATE
+    _newest: tuple[Key, tuple[SlotInfo, ...]] | None = None
     _orders: dict[str, ReplicateOrder] = dataclasses.field(default_factory=dict)
     _open: set[str] = dataclasses.field(default_factory=set)
     _failed: bool = False
@@ -85,7 +87,7 @@ class Ring:
     _until: float = math.inf
     """When the order that is under way is given up."""
 
-    def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
+    def on_sealed(self, key: Key, holdings: Sequence[SlotInfo]) -> None:
         """Every rank has this step in memory."""
         if self._newest is None or key > self._newest[0]:
             self._newest = key, tuple(holdings)
@@ -96,11 +98,11 @@ class Ring:
         Args:
             now: monotonic seconds.
         """
-        return self.under_way if now < self._until else None
+        return self.in_progress if now < self._until else None
 
-    def anew(self) -> None:
+    def copy_again(self) -> None:
         """The keeper begins, perhaps with nothing: the newest step is copied once more."""
-        if self.under_way is None:
+        if self.in_progress is None:
             self.replicated = None
 
     def due(self, persisting: Key | None, now: float = 0.0) -> Key | None:
@@ -111,51 +113,51 @@ class Ring:
                 well would stop training's saves, so no other step is copied meanwhile.
             now: monotonic seconds.
         """
-        if self.under_way is not None and self.copying(now) is None:
-            self.finished(self.keeper, self.number, done=False)
-        if self.under_way is not None or self._newest is None:
-            return self.under_way
+        if self.in_progress is not None and self.copying(now) is None:
+            self.on_finished(self.keeper, self.number, done=False)
+        if self.in_progress is not None or self._newest is None:
+            return self.in_progress
         key, holdings = self._newest
         new = self.replicated is None or key > self.replicated
         if new and persisting in (None, key):
             number = self.number + 1
-            self._orders = orders(holdings, number, self.keeper)
+            self._orders = plan_copies(holdings, number, self.keeper)
             if not (self._orders or self.keeper or self._dismissed):
                 pods = {holding.pod for holding in holdings}
                 self._dismissed = len(pods) == 1
                 self._orders = {pod: ReplicateOrder(number) for pod in pods if self._dismissed}
             if self._orders:
-                self._until = now + self._patience(holdings)
+                self._until = now + self._copy_timeout(holdings)
                 self._open, self._failed = set(self._orders), False
-                self.under_way, self.number = key, number
-        return self.under_way
+                self.in_progress, self.number = key, number
+        return self.in_progress
 
     def order(self, pod: str) -> ReplicateOrder | None:
         """What the pod shall do now; None if it has done so."""
-        return self._orders[pod] if self.under_way is not None and pod in self._open else None
+        return self._orders[pod] if self.in_progress is not None and pod in self._open else None
 
-    def finished(self, pod: str, number: int, *, done: bool) -> None:
+    def on_finished(self, pod: str, number: int, *, done: bool) -> None:
         """A pod has copied its partner's slots, or cannot."""
-        if number != self.number or self.under_way is None:
+        if number != self.number or self.in_progress is None:
             return
         self._open.discard(pod)
         self._failed = self._failed or not done
         if not self._open:
-            kept = any(order.holdings for order in self._orders.values())
+            kept = any(order.slots for order in self._orders.values())
             if kept and not self._failed:
-                self.replicated = self.under_way
-            elif self._newest is not None and self._newest[0] == self.under_way:
+                self.replicated = self.in_progress
+            elif self._newest is not None and self._newest[0] == self.in_progress:
                 self._newest = None  # not again and again; the next step is tried
-            self.under_way = None
+            self.in_progress = None
 
-    def _patience(self, holdings: Sequence[Holding]) -> float:
+    def _copy_timeout(self, holdings: Sequence[SlotInfo]) -> float:
         """A pod of the world that is lost ends the round, and with it its order."""
         if not self.keeper:
             return math.inf
         size = sum(holding.snapshot_bytes for holding in holdings)
-        return PATIENCE_SECONDS + size / self.keeper_pace
+        return COPY_TIMEOUT_SECONDS + size / self.min_keeper_rate
 
     def restart(self) -> None:
         """A new round: its steps are copied anew; who kept copies may be gone."""
-        self.under_way = self._newest = self.replicated = None
+        self.in_progress = self._newest = self.replicated = None
         self._open, self._dismissed = set(), False

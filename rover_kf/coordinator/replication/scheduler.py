@@ -18,15 +18,15 @@ from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Holding, ResolveRequest
+from rover_kf.api.checkpoints import RestoreStepRequest, SlotInfo
 from rover_kf.api.replication import Replicated, ReplicateOrder, ReplicateRequest
-from rover_kf.api.status import Acknowledged
-from rover_kf.coordinator.replication.locations import PlacesFile, SlotPlaces
-from rover_kf.coordinator.replication.placement import KEEPER_PACE, Key, Ring
+from rover_kf.api.status import Ack
+from rover_kf.coordinator.replication.locations import SlotLocations, SlotLocationStore
+from rover_kf.coordinator.replication.placement import MIN_KEEPER_RATE, Key, ReplicaPlacement
 from rover_kf.sidecar.http.app import read, reply
 from rover_kf.sidecar.http.long_poll import LongPoll
 from rover_kf.sidecar.http.peer_source import PeerSource
-from rover_kf.sidecar.interfaces import Peers
+from rover_kf.sidecar.interfaces import PeerClient
 from rover_kf.sidecar.settings import SidecarSettings
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _PROBE_SECONDS = 2.0
 
 
-class Replication:
+class ReplicationScheduler:
     """One a coordinator.
 
     Args:
@@ -44,33 +44,35 @@ class Replication:
     """
 
     def __init__(
-        self, peers: Peers, persisting: Callable[[], Key | None], settings: SidecarSettings
+        self, peers: PeerClient, persisting: Callable[[], Key | None], settings: SidecarSettings
     ) -> None:
         self._peers, self._persisting = peers, persisting
-        self._ring = Ring(
+        self._placement = ReplicaPlacement(
             # Above all that a coordinator before this one has counted: members remember that.
             number=time.time_ns(),
             keeper=settings.keeper_host,
-            keeper_pace=min(KEEPER_PACE, (settings.checkpoint_replica_bandwidth or math.inf) / 2),
+            min_keeper_rate=min(
+                MIN_KEEPER_RATE, (settings.checkpoint_replica_bandwidth or math.inf) / 2
+            ),
         )
         self._poll = LongPoll()
-        self._places = SlotPlaces()
-        self._kept = PlacesFile(settings.home, settings.pod_uid)
-        self._held_by_all: int | None = None
-        self._alone: int | None = None
+        self._locations = SlotLocations()
+        self._location_store = SlotLocationStore(settings.volume_path, settings.pod_uid)
+        self._replicated_step: int | None = None
+        self._single_pod_step: int | None = None
         """Newest step that is in one pod, of a world that has no other."""
 
     @property
     def step(self) -> int | None:
         """Newest step that no loss of one pod takes away."""
-        copied = self._ring.replicated[1] if self._ring.replicated else None
-        known = [step for step in (copied, self._held_by_all) if step is not None]
+        copied = self._placement.replicated[1] if self._placement.replicated else None
+        known = [step for step in (copied, self._replicated_step) if step is not None]
         return max(known, default=None)
 
     @property
-    def under_way(self) -> Key | None:
+    def in_progress(self) -> Key | None:
         """The step that is being copied."""
-        return self._ring.copying(time.monotonic())
+        return self._placement.copying(time.monotonic())
 
     def routes(self) -> list[web.RouteDef]:
         """For the coordinator's TCP port."""
@@ -79,63 +81,63 @@ class Replication:
             web.post(names.PATH_REPLICATED, self._on_replicated),
         ]
 
-    def recall(self) -> None:
+    def load_locations(self) -> None:
         """Go on with what an earlier coordinator of this pod knew of slots."""
-        for holdings in self._kept.read():
-            self._places.sealed(holdings)
+        for holdings in self._location_store.read():
+            self._locations.add(holdings)
 
-    def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
+    def on_sealed(self, key: Key, holdings: Sequence[SlotInfo]) -> None:
         """Every rank has sealed the step, none of them all of it, or it is one pod's alone."""
-        self._ring.sealed(key, holdings)
-        self._keep(holdings)
+        self._placement.on_sealed(key, holdings)
+        self._store_locations(holdings)
         self._poll.notify()
 
-    def restored(self, holdings: Sequence[Holding]) -> None:
+    def on_restored(self, holdings: Sequence[SlotInfo]) -> None:
         """Every rank goes on from these slots, of which none has all of the state."""
-        self._keep(holdings)
+        self._store_locations(holdings)
 
-    def held_by_all(self, step: int) -> None:
+    def on_replicated(self, step: int) -> None:
         """Every rank has sealed the step, all of them the same, in several pods."""
-        self._held_by_all = step
+        self._replicated_step = step
         self._poll.notify()
 
-    def alone(self, step: int) -> None:
+    def on_single_pod(self, step: int) -> None:
         """Every rank has sealed the step, all of them in the only pod of the round."""
-        self._alone = step
+        self._single_pod_step = step
         self._poll.notify()
 
     def restart(self, step: int | None) -> None:
         """A new round begins, at that step or with nothing."""
-        self._ring.restart()
-        self._places.restart(step)
-        self._kept.write(self._places.states)
-        self._held_by_all = self._alone = None
+        self._placement.restart()
+        self._locations.restart(step)
+        self._location_store.write(self._locations.states)
+        self._replicated_step = self._single_pod_step = None
 
-    async def wait(self, step: int, seconds: float) -> Acknowledged:
+    async def wait(self, step: int, seconds: float) -> Ack:
         """Wait until the step or a newer one has replicas, or can have none."""
-        known = lambda: max(self.step or 0, self._alone or 0) >= step or None  # noqa: E731 - of one line
-        await self._poll.answer(known, seconds)
+        known = lambda: max(self.step or 0, self._single_pod_step or 0) >= step or None  # noqa: E731 - of one line
+        await self._poll.wait(known, seconds)
         if (self.step or 0) >= step:
-            return Acknowledged()
-        if (self._alone or 0) >= step:
+            return Ack()
+        if (self._single_pod_step or 0) >= step:
             reason = f"no other pod trains that could keep step {step}; wait for 'durable'"
-            return Acknowledged(done=False, reason=reason)
+            return Ack(done=False, reason=reason)
         reason = f"step {step} has no replicas yet; the newest with them is {self.step}"
-        return Acknowledged(done=False, reason=reason)
+        return Ack(done=False, reason=reason)
 
-    def _keep(self, holdings: Sequence[Holding]) -> None:
-        self._places.sealed(holdings)
-        self._kept.write(self._places.states)
+    def _store_locations(self, holdings: Sequence[SlotInfo]) -> None:
+        self._locations.add(holdings)
+        self._location_store.write(self._locations.states)
 
-    async def absent(self, requests: Sequence[ResolveRequest]) -> tuple[Holding, ...]:
+    async def probe_departed(self, requests: Sequence[RestoreStepRequest]) -> tuple[SlotInfo, ...]:
         """Slots of the newest states in pods that take no part any more but still answer."""
-        known = {holding for request in requests for holding in request.holdings}
-        refused = {step for request in requests for step in request.refused}
-        asked = [h for h in self._places if h not in known and h.step not in refused]
-        found = await asyncio.gather(*(self._holds(holding) for holding in asked))
+        known = {holding for request in requests for holding in request.slots}
+        refused = {step for request in requests for step in request.rejected_steps}
+        asked = [h for h in self._locations if h not in known and h.step not in refused]
+        found = await asyncio.gather(*(self._is_served(holding) for holding in asked))
         return tuple(h for h, held in zip(asked, found, strict=True) if held)
 
-    async def _holds(self, holding: Holding) -> bool:
+    async def _is_served(self, holding: SlotInfo) -> bool:
         try:
             head = PeerSource(self._peers, holding).head()
             await asyncio.wait_for(head, _PROBE_SECONDS)
@@ -146,20 +148,20 @@ class Replication:
 
     async def _on_replicate(self, request: web.Request) -> web.Response:
         asked = await read(request, ReplicateRequest)
-        if asked.pod == self._ring.keeper and not asked.after:
-            self._ring.anew()
+        if asked.pod == self._placement.keeper and not asked.after:
+            self._placement.copy_again()
 
         def news() -> ReplicateOrder | None:
-            if self._ring.keeper in ("", asked.pod):  # nothing waits for one that does not ask
-                self._ring.due(self._persisting(), time.monotonic())
-            order = self._ring.order(asked.pod)
+            if self._placement.keeper in ("", asked.pod):  # nothing waits for one that does not ask
+                self._placement.due(self._persisting(), time.monotonic())
+            order = self._placement.order(asked.pod)
             return order if order and order.number != asked.after else None
 
-        found = await self._poll.answer(news, asked.timeout_seconds)
+        found = await self._poll.wait(news, asked.timeout_seconds)
         return reply(found or ReplicateOrder(asked.after))
 
     async def _on_replicated(self, request: web.Request) -> web.Response:
         told = await read(request, Replicated)
-        self._ring.finished(told.pod, told.number, done=not told.reason)
+        self._placement.on_finished(told.pod, told.number, done=not told.reason)
         self._poll.notify()
-        return reply(Acknowledged())
+        return reply(Ack())

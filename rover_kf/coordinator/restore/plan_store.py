@@ -14,36 +14,36 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from rover_kf.api import codec, names
-from rover_kf.api.checkpoints import Holding, ResolveReply
+from rover_kf.api.checkpoints import RestoreStepReply, SlotInfo
 from rover_kf.sidecar import local_file
 from rover_kf.system import shared_volume
 
 _log = logging.getLogger(__name__)
 
-NAME = "common-step.json"
+PLAN_FILE = "common-step.json"
 
-Plan = Mapping[int, ResolveReply]
+Plan = Mapping[int, RestoreStepReply]
 """Each rank's answer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Answer:
+class _StoredReply:
     """A rank's, with places in the file's list for what hundreds of ranks' answers have alike."""
 
-    reply: ResolveReply
+    reply: RestoreStepReply
     holdings: tuple[int, ...]
     others: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class KeptPlan:
+class StoredPlan:
     """The file."""
 
     pod_uid: str
     round: int
-    answers: dict[str, _Answer]
+    answers: dict[str, _StoredReply]
     """By rank."""
-    holdings: tuple[Holding, ...]
+    holdings: tuple[SlotInfo, ...]
 
     @property
     def plan(self) -> Plan:
@@ -51,42 +51,42 @@ class KeptPlan:
         return {
             int(rank): dataclasses.replace(
                 answer.reply,
-                holdings=tuple(self.holdings[place] for place in answer.holdings),
-                others=tuple(self.holdings[place] for place in answer.others),
+                slots=tuple(self.holdings[place] for place in answer.holdings),
+                alternatives=tuple(self.holdings[place] for place in answer.others),
             )
             for rank, answer in self.answers.items()
         }
 
 
-class _List:
+class _UniqueList:
     """Each holding once: the same object is in many answers."""
 
     def __init__(self) -> None:
-        self._places: dict[int, int] = {}
-        self.items: list[Holding] = []
+        self._indexes: dict[int, int] = {}
+        self.items: list[SlotInfo] = []
 
-    def places(self, items: Sequence[Holding]) -> tuple[int, ...]:
+    def indexes(self, items: Sequence[SlotInfo]) -> tuple[int, ...]:
         """Where these are in the list from now on."""
         for item in items:
-            if self._places.setdefault(id(item), len(self.items)) == len(self.items):
+            if self._indexes.setdefault(id(item), len(self.items)) == len(self.items):
                 self.items.append(item)
-        return tuple(self._places[id(item)] for item in items)
+        return tuple(self._indexes[id(item)] for item in items)
 
 
-def _kept(pod_uid: str, number: int, plan: Plan) -> KeptPlan:
-    holdings = _List()
+def _to_stored(pod_uid: str, number: int, plan: Plan) -> StoredPlan:
+    holdings = _UniqueList()
     answers = {
-        str(rank): _Answer(
-            dataclasses.replace(answer, holdings=(), others=()),
-            holdings.places(answer.holdings),
-            holdings.places(answer.others),
+        str(rank): _StoredReply(
+            dataclasses.replace(answer, slots=(), alternatives=()),
+            holdings.indexes(answer.slots),
+            holdings.indexes(answer.alternatives),
         )
         for rank, answer in plan.items()
     }
-    return KeptPlan(pod_uid, number, answers, tuple(holdings.items))
+    return StoredPlan(pod_uid, number, answers, tuple(holdings.items))
 
 
-class PlanFile:
+class RestorePlanStore:
     """One a coordinator.
 
     Args:
@@ -94,18 +94,18 @@ class PlanFile:
         pod_uid: whose plan it is: a volume may outlive its pod where it runs embedded.
     """
 
-    def __init__(self, home: pathlib.Path, pod_uid: str) -> None:
-        self._path = home / names.RUN_DIR / NAME
+    def __init__(self, volume_path: pathlib.Path, pod_uid: str) -> None:
+        self._path = volume_path / names.RUN_DIR / PLAN_FILE
         self._pod_uid = pod_uid
 
     def write(self, number: int, plan: Plan) -> None:
         """Keep the answers of a round; only the newest are."""
         try:
-            shared_volume.replace(self._path, codec.dumps(_kept(self._pod_uid, number, plan)))
+            shared_volume.replace(self._path, codec.dumps(_to_stored(self._pod_uid, number, plan)))
         except OSError as error:
             _log.warning("what round %d restores could not be kept: %s", number, error)
 
-    def read(self) -> KeptPlan | None:
+    def read(self) -> StoredPlan | None:
         """What was kept; None if there is nothing of this pod's."""
         otherwise = "ranks have to ask again"
-        return local_file.read(self._path, KeptPlan, self._pod_uid, otherwise=otherwise)
+        return local_file.read(self._path, StoredPlan, self._pod_uid, otherwise=otherwise)

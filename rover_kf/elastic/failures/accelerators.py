@@ -27,7 +27,7 @@ RULES = (
         "the GPU refused what the program did and is healthy otherwise; if it comes again at the "
         "same place, run with CUDA_LAUNCH_BLOCKING=1 to see where",
         source=_PLUGIN,
-        lacks=_GPU,
+        needs=_GPU,
         text=r"NVRM: Xid \([^)]*\): (?:13|31|43|45|68)\b",
     ),
     Rule(
@@ -36,7 +36,7 @@ RULES = (
         REPLACE_NODE,
         "the GPU or its memory is damaged or has left the bus; the node needs a reset or a repair",
         source=f"{_XIDS}; https://github.com/vllm-project/vllm/issues/5222",
-        lacks=_GPU,
+        needs=_GPU,
         text=r"NVRM: Xid|fallen off the bus|uncorrectable (?:ECC|NVLink) error"
         r"|hardware stack error",
     ),
@@ -55,7 +55,7 @@ RULES = (
         RESTART,
         "the GPU's memory is full; a smaller batch, activation checkpointing or sharding helps",
         source="https://github.com/pytorch/pytorch/issues/16417",
-        lacks=_GPU,
+        needs=_GPU,
         text=r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
         permanent_if_repeated=True,
     ),
@@ -65,7 +65,7 @@ RULES = (
         RESTART,
         "a check inside a kernel failed: often an index or a label out of range in the data",
         source=_CUDA,
-        lacks=_GPU,
+        needs=_GPU,
         text=r"device-side assert",
         permanent_if_repeated=True,
     ),

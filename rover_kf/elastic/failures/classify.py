@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rover_kf.api.membership import Failure
 from rover_kf.elastic.failures import pods, processes
-from rover_kf.elastic.failures.evidence import Evidence, TrainingError, Verdict
+from rover_kf.elastic.failures.evidence import ExitEvidence, FailureVerdict, TrainingError
 from rover_kf.elastic.failures.rule import SCOPES, Rule
 
 CLOCKS_DIFFER = 1.0
@@ -21,31 +21,31 @@ _LONGEST_REASON = 600
 _LONGEST_TRACEBACK = 800
 
 
-def classify(evidence: Evidence) -> Verdict:
+def classify(evidence: ExitEvidence) -> FailureVerdict:
     """Say what the end of a training process means."""
     rule = next(rule for rule in processes.RULES if rule.matches(evidence))
-    return Verdict(
+    return FailureVerdict(
         rule.kind,
         rule.scope,
         rule.action,
-        rule.counts,
+        rule.consumes_budget,
         _reason(rule, evidence),
         consequence=rule.consequence,
         signature=_signature(evidence, rule) if rule.permanent_if_repeated else "",
     )
 
 
-def classify_pod(evidence: Evidence) -> Verdict | None:
+def classify_pod(evidence: ExitEvidence) -> FailureVerdict | None:
     """Say what a pod's or container's end means; None where Kubernetes gives no reason for it."""
     rule = next((rule for rule in pods.RULES if rule.matches(evidence)), None)
     if rule is None:
         return None
     said = f" ({evidence.message})" if evidence.message else ""
-    reason = _bounded(f"{rule.says}{said}")
-    return Verdict(rule.kind, rule.scope, rule.action, rule.counts, reason)
+    reason = _truncate(f"{rule.message}{said}")
+    return FailureVerdict(rule.kind, rule.scope, rule.action, rule.consumes_budget, reason)
 
 
-def first(failures: Sequence[Failure]) -> Failure:
+def root_cause(failures: Sequence[Failure]) -> Failure:
     """The failure that explains the others: which rank was first.
 
     A rank that died of itself comes before those whose collective failed for it, whenever they
@@ -53,26 +53,28 @@ def first(failures: Sequence[Failure]) -> Failure:
     whose damage reaches furthest, then the earlier one, then the lower rank.
     """
     causes = [one for one in failures if not one.consequence] or list(failures)
-    earliest = min(one.at for one in causes)
-    near = [one for one in causes if one.at - earliest <= CLOCKS_DIFFER]
-    return min(near, key=lambda one: (-_reach(one.scope), one.at, one.rank))
+    earliest = min(one.observed_at for one in causes)
+    near = [one for one in causes if one.observed_at - earliest <= CLOCKS_DIFFER]
+    return min(
+        near, key=lambda failure: (-_scope_rank(failure.scope), failure.observed_at, failure.rank)
+    )
 
 
-def _reach(scope: str) -> int:
+def _scope_rank(scope: str) -> int:
     return SCOPES.index(scope) if scope in SCOPES else 0
 
 
-def _reason(rule: Rule, evidence: Evidence) -> str:
-    error, line = evidence.error, rule.line(evidence)
+def _reason(rule: Rule, evidence: ExitEvidence) -> str:
+    error, line = evidence.error, rule.matching_line(evidence)
     if error is not None and rule.permanent_if_repeated:
-        return _end(error.traceback) or f"{error.type}: {error.message}"
+        return _traceback_tail(error.traceback) or f"{error.type}: {error.message}"
     if error is not None:
-        return _bounded(f"{rule.says}: {error.type}: {error.message}")
-    ended = _ended(evidence.exit_code or 0)
-    return _bounded(f"{ended}; {rule.says}" + (f": {line.strip()}" if line else ""))
+        return _truncate(f"{rule.message}: {error.type}: {error.message}")
+    ended = _exit_text(evidence.exit_code or 0)
+    return _truncate(f"{ended}; {rule.message}" + (f": {line.strip()}" if line else ""))
 
 
-def _end(traceback: str) -> str:
+def _traceback_tail(traceback: str) -> str:
     """Its last lines, but for those that only underline: of a long one the end says most."""
     lines = [line for line in traceback.strip().splitlines() if line.strip(" ~^")]
     tail = "\n".join(lines[-_TRACEBACK_LINES:])
@@ -82,24 +84,24 @@ def _end(traceback: str) -> str:
     return cut.partition("\n")[2] or cut
 
 
-def _ended(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     known = -code in set(signal.Signals)
     return f"ended by {signal.Signals(-code).name if known else f'signal {-code}'}"
 
 
-def _signature(evidence: Evidence, rule: Rule) -> str:
+def _signature(evidence: ExitEvidence, rule: Rule) -> str:
     """The same for the same error raised at the same place, whatever numbers it names."""
     error = evidence.error
-    said = rule.line(evidence) if error is None else _place(error)
+    said = rule.matching_line(evidence) if error is None else _error_location(error)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def _place(error: TrainingError) -> str:
+def _error_location(error: TrainingError) -> str:
     frames = [line for line in error.traceback.splitlines() if line.startswith('  File "')]
     return "\n".join([*frames, error.type, re.sub(r"\d+", "#", error.message)])
 
 
-def _bounded(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

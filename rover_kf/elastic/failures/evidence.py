@@ -16,7 +16,7 @@ class TrainingError:
     """Names of the classes that it derives from, itself first."""
     message: str
     traceback: str
-    at: float = 0.0
+    raised_at: float = 0.0
     """Unix seconds."""
     causes: tuple[str, ...] = ()
     """The same names of the exceptions that led to it (``raise … from``, or while handling)."""
@@ -25,33 +25,33 @@ class TrainingError:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Evidence:
+class ExitEvidence:
     """A launcher fills in the first part, a reconciler the second."""
 
     exit_code: int | None = None
     """Of a training process or of a container; negative: the signal's number."""
-    out_of_memory_kills: int = 0
+    oom_kills: int = 0
     """By how much the control group's counter grew while the process died."""
     error: TrainingError | None = None
     tail: tuple[str, ...] = ()
     """What the process wrote on stderr last, by lines."""
 
-    container: str = ""
+    container_reason: str = ""
     """Why the kubelet says a container has ended: OOMKilled, Error, …"""
-    pod: tuple[str, ...] = ()
+    pod_reasons: tuple[str, ...] = ()
     """Why a pod has ended or will: its status' reason and that of its DisruptionTarget."""
     message: str = ""
     """What Kubernetes says beside the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class FailureVerdict:
     """What an end means; api.membership.Failure has the same fields, with who and where."""
 
     kind: str
     scope: str
     action: str
-    counts: bool
+    consumes_budget: bool
     reason: str
     consequence: bool = False
     """Whether another process's end explains this one."""

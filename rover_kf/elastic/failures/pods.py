@@ -45,7 +45,7 @@ RULES = (
         REPLACE_POD,
         "made room for a pod of higher priority; a PriorityClass for the job would keep it",
         reasons=frozenset({"PreemptionByScheduler", "Preempting"}),
-        counts=False,
+        consumes_budget=False,
     ),
     Rule(
         "node_lost",
@@ -53,7 +53,7 @@ RULES = (
         REPLACE_NODE,
         "is on a node that does not answer, or was taken from one by its taint",
         reasons=frozenset({"NodeLost", "DeletionByTaintManager", "DeletionByPodGC"}),
-        counts=False,
+        consumes_budget=False,
     ),
     Rule(
         "node_shutdown",
@@ -61,9 +61,9 @@ RULES = (
         REPLACE_NODE,
         "is on a node that is shutting down",
         source=_SHUTDOWN,
-        lacks="systemd-logind, of which the kubelet hears by D-Bus",
+        needs="systemd-logind, of which the kubelet hears by D-Bus",
         reasons=frozenset({"Terminated", "NodeShutdown"}),
-        counts=False,
+        consumes_budget=False,
     ),
     Rule(
         "drained",
@@ -71,7 +71,7 @@ RULES = (
         REPLACE_NODE,
         "was evicted through the API, as `kubectl drain` does",
         reasons=frozenset({"EvictionByEvictionAPI"}),
-        counts=False,
+        consumes_budget=False,
     ),
     Rule(
         "over_storage_limit",

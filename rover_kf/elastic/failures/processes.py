@@ -10,7 +10,7 @@ from rover_kf.elastic.failures import accelerators
 from rover_kf.elastic.failures.rule import (
     FAIL_JOB,
     JOB,
-    OTHER_WORLD,
+    NEEDS_OTHER_WORLD_SIZE,
     POD,
     PROCESS,
     RAISE_MEMORY,
@@ -44,7 +44,7 @@ KILLS = (
         "the kernel killed it: the container's memory limit was reached; raise the limit",
         variant="killed",
         codes=frozenset({-signal.SIGKILL}),
-        memory_kill=True,
+        oom_killed=True,
     ),
     Rule(
         "process_killed",
@@ -119,7 +119,7 @@ RESOURCES = (
         "workers, or a higher limit",
         variant="for memory",
         text=_LOADER,
-        memory_kill=True,
+        oom_killed=True,
     ),
     Rule(
         "data_loader_killed",
@@ -149,7 +149,7 @@ PEERS = (
         variant="in a collective",
         causes=frozenset({"RuntimeError"}),
         text=_PEER,
-        counts=False,
+        consumes_budget=False,
         consequence=True,
     ),
     Rule(
@@ -159,10 +159,10 @@ PEERS = (
         "another rank went away, and a library ended the process for it",
         variant="by a library",
         source="https://github.com/NVIDIA/nccl/issues/795",
-        lacks=_TWO_GPUS,
+        needs=_TWO_GPUS,
         codes=_CRASHES,
         text=rf"what\(\):.*(?:{_PEER})",
-        counts=False,
+        consumes_budget=False,
         consequence=True,
     ),
     Rule(
@@ -190,7 +190,7 @@ PEERS = (
         "another rank, or the store of the round, went away",
         variant="or the store",
         causes=frozenset({"DistNetworkError", "DistStoreError", "DistBackendError"}),
-        counts=False,
+        consumes_budget=False,
         consequence=True,
     ),
 )
@@ -199,7 +199,7 @@ PROGRAM = (
     Rule(
         "wrong_world_size",
         JOB,
-        OTHER_WORLD,
+        NEEDS_OTHER_WORLD_SIZE,
         "each rank saved its own state, and only a world of as many ranks can go on from it",
         errors=frozenset({"WrongWorldSize"}),
     ),
@@ -217,7 +217,7 @@ PROGRAM = (
                 "InputError",
                 "UnsupportedState",
                 "ArenaTooSmall",
-                "DoesNotFit",
+                "IncompatibleState",
             }
         ),
         permanent_if_repeated=True,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from rover_kf.elastic.failures.evidence import Evidence, TrainingError
+from rover_kf.elastic.failures.evidence import ExitEvidence, TrainingError
 
 PROCESS, CONTAINER, POD, NODE, JOB = "process", "container", "pod", "node", "job"
 """Scopes, narrowest first: how far the damage reaches."""
@@ -25,7 +25,7 @@ BEYOND_CONTAINER = frozenset({RESTART_CONTAINER, REPLACE_POD, REPLACE_NODE})
 """What cannot be done from inside the container: the launcher ends it with EXIT_RETRY."""
 FAIL_JOB = "fail_job"
 """No restart can help."""
-OTHER_WORLD = "other_world"
+NEEDS_OTHER_WORLD_SIZE = "other_world"
 """Only a world of another size can go on: no restart helps while all pods are there."""
 
 
@@ -36,13 +36,13 @@ class Rule:
     kind: str
     scope: str
     action: str
-    says: str
+    message: str
     """One sentence for people: what happened, and what to do if it comes again."""
     variant: str = ""
     """Which it is of several rules of its kind."""
     source: str = ""
     """The page that its text was taken from, where not all of it was seen."""
-    lacks: str = ""
+    needs: str = ""
     """What would be needed to bring it about in a test; empty: a test does."""
     codes: frozenset[int] = frozenset()
     """Exit codes; negative: the signal's number."""
@@ -57,30 +57,33 @@ class Rule:
     """The same, in stderr alone: of what a library logs and leaves out of its exception."""
     reasons: frozenset[str] = frozenset()
     """What Kubernetes calls the end of a container or pod."""
-    memory_kill: bool = False
+    oom_killed: bool = False
     """Whether the kernel killed for memory meanwhile."""
-    counts: bool = True
+    consumes_budget: bool = True
     """Whether it spends the budget of restarts."""
     consequence: bool = False
     """Whether the end of another process explains it."""
     permanent_if_repeated: bool = False
     """Whether the same error in the same place again shows that no restart helps."""
 
-    def matches(self, evidence: Evidence) -> bool:
+    def matches(self, evidence: ExitEvidence) -> bool:
         """Whether the evidence is of this kind."""
         error = evidence.error
         return (
             (not self.codes or evidence.exit_code in self.codes)
             and (not self.errors or (error is not None and bool(self.errors & _names(error))))
             and (not self.causes or (error is not None and bool(self.causes & _all_names(error))))
-            and (not (self.text or self.logged) or self.line(evidence) != "")
-            and (not self.reasons or bool(self.reasons & {evidence.container, *evidence.pod}))
-            and (not self.memory_kill or evidence.out_of_memory_kills > 0)
+            and (not (self.text or self.logged) or self.matching_line(evidence) != "")
+            and (
+                not self.reasons
+                or bool(self.reasons & {evidence.container_reason, *evidence.pod_reasons})
+            )
+            and (not self.oom_killed or evidence.oom_kills > 0)
         )
 
-    def line(self, evidence: Evidence) -> str:
+    def matching_line(self, evidence: ExitEvidence) -> str:
         """The first line that the text is found in; empty if there is none."""
-        pattern, lines = self.text, _said(evidence)
+        pattern, lines = self.text, _messages(evidence)
         if self.logged:
             pattern, lines = self.logged, evidence.tail
         wanted = re.compile(pattern, re.IGNORECASE)
@@ -95,7 +98,7 @@ def _all_names(error: TrainingError) -> frozenset[str]:
     return _names(error) | frozenset(error.causes)
 
 
-def _said(evidence: Evidence) -> tuple[str, ...]:
+def _messages(evidence: ExitEvidence) -> tuple[str, ...]:
     # An exception's own words: what stood on stderr before may be of something it survived.
     if evidence.error is not None:
         error = evidence.error

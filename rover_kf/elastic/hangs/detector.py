@@ -30,9 +30,9 @@ class HangLimits:
 
     action: str = "restart"
     """``restart``, ``report`` or ``off``."""
-    floor: float = 300.0
+    min_seconds: float = 300.0
     """Without a step, at least."""
-    pause: float = 1800.0
+    pause_min_seconds: float = 1800.0
     """The same while a first step, an evaluation or a checkpoint is under way."""
     factor: float = 10.0
     """Times the slowest of a hundred steps."""
@@ -46,11 +46,11 @@ class RankProgress:
     """Its newest step in this round."""
     phase: str
     """What it is at."""
-    moved: float
+    changed_at: float
     """When either changed."""
 
 
-class Pace:
+class StepTimes:
     """How long steps take in this job, over all its rounds."""
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class Pace:
         """Seconds that may pass without a step."""
         usual = PATIENCE * self._longest
         if pausing:
-            return max(limits.pause, usual, PATIENCE * self._longest_pause)
-        return max(limits.floor, limits.factor * self._percentile(), usual)
+            return max(limits.pause_min_seconds, usual, PATIENCE * self._longest_pause)
+        return max(limits.min_seconds, limits.factor * self._percentile(), usual)
 
     def _percentile(self) -> float:
         if not self._recent:
@@ -88,11 +88,11 @@ class Stall:
     limit: float
 
 
-def stalled(
+def detect_stall(
     ranks: Collection[RankProgress],
     *,
     began: float,
-    pace: Pace,
+    step_times: StepTimes,
     limits: HangLimits,
     now: float,
 ) -> Stall | None:
@@ -101,7 +101,7 @@ def stalled(
     Args:
         ranks: that have said anything in it.
         began: when the round did; the same clock as all times here.
-        pace: of the job's steps.
+        step_times: of the job's steps.
         limits: by policy.
         now: the time.
 
@@ -115,6 +115,6 @@ def stalled(
         return None
     # Ranks make their first step together: with the first that tells of one it is behind all.
     starting = all(one.step is None for one in ranks)
-    limit = pace.limit(limits, pausing=starting or bool(phases & LATER_PAUSES))
-    seconds = now - max([began, *(one.moved for one in ranks)])
+    limit = step_times.limit(limits, pausing=starting or bool(phases & LATER_PAUSES))
+    seconds = now - max([began, *(one.changed_at for one in ranks)])
     return Stall(seconds, limit) if seconds >= limit else None

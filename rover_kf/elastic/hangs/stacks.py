@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from rover_kf.api.faults.hang_reports import RankStack, StackGroup
 
-MOST_GROUPS = 16
+MAX_GROUPS = 16
 LONGEST_TEXT = 16 << 10
 """Characters of one group's stacks."""
-LONGEST_PLACE = 200
-MOST_RANKS_NAMED = 8
+MAX_LOCATION_LENGTH = 200
+MAX_RANKS_SHOWN = 8
 
 _FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$', re.MULTILINE)
 _THREAD = re.compile(r"^(Current thread|Thread)(?: 0x[0-9a-f]+)?", re.MULTILINE)
@@ -48,30 +48,30 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     return tuple(Frame(path, int(line), function) for path, line, function in found)
 
 
-def place(text: str) -> str:
+def main_thread_location(text: str) -> str:
     """Where the main thread stands: its innermost call, and the script's own that led there."""
     frames = main_thread(text)
     if not frames:
         return ""
-    script = next((one for one in frames if _of_the_script(one)), frames[0])
+    script = next((one for one in frames if _is_script_frame(one)), frames[0])
     called = "" if script is frames[0] else f", called by {script}"
-    return f"{frames[0]}{called}"[:LONGEST_PLACE]
+    return f"{frames[0]}{called}"[:MAX_LOCATION_LENGTH]
 
 
-def waits_for_others(text: str) -> bool:
+def in_collective(text: str) -> bool:
     """Whether the main thread stands in something that ends when other ranks arrive."""
     frames = main_thread(text)
     return bool(frames) and any(folder in frames[0].path for folder in _WAITS)
 
 
-def late(stacks: Mapping[int, RankStack], world: Collection[int]) -> frozenset[int]:
+def missing_ranks(stacks: Mapping[int, RankStack], world: Collection[int]) -> frozenset[int]:
     """The ranks that the others wait for, as far as their stacks tell; empty if they do not.
 
     Args:
         stacks: by rank, as far as they came.
         world: all ranks.
     """
-    waiting = {rank for rank in world if rank in stacks and waits_for_others(stacks[rank].text)}
+    waiting = {rank for rank in world if rank in stacks and in_collective(stacks[rank].text)}
     rest = frozenset(world) - waiting
     if waiting and rest:
         # Of those that do not wait, one that gave no stack at all is dead or stopped.
@@ -80,27 +80,29 @@ def late(stacks: Mapping[int, RankStack], world: Collection[int]) -> frozenset[i
     return frozenset()
 
 
-def groups(stacks: Iterable[RankStack], late_ranks: Collection[int]) -> tuple[StackGroup, ...]:
+def group_stacks(
+    stacks: Iterable[RankStack], late_ranks: Collection[int]
+) -> tuple[StackGroup, ...]:
     """Ranks that stand alike together, those that others wait for first; bounded."""
     alike: dict[tuple[str, str, bool], list[int]] = collections.defaultdict(list)
     for one in sorted(stacks, key=lambda stack: stack.rank):
         text = _THREAD.sub(r"\1", one.text)[:LONGEST_TEXT]
         alike[one.state, text, one.rank in late_ranks].append(one.rank)
     found = [
-        StackGroup(tuple(ranks), state, place(text), is_late, text)
+        StackGroup(tuple(ranks), state, main_thread_location(text), is_late, text)
         for (state, text, is_late), ranks in alike.items()
     ]
     found.sort(key=lambda group: (not group.late, len(group.ranks), group.ranks))
-    return tuple(found[:MOST_GROUPS])
+    return tuple(found[:MAX_GROUPS])
 
 
-def ranks_text(ranks: Collection[int], pods: Mapping[int, str]) -> str:
+def format_ranks(ranks: Collection[int], pods: Mapping[int, str]) -> str:
     """``rank 3 (train-worker-1)``; of many the first ones and how many there are."""
     named = [f"{rank} ({pods[rank]})" if rank in pods else str(rank) for rank in sorted(ranks)]
-    more = len(named) - MOST_RANKS_NAMED
-    shown = ", ".join(named[:MOST_RANKS_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(named) - MAX_RANKS_SHOWN
+    shown = ", ".join(named[:MAX_RANKS_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return f"rank{'s' if len(named) > 1 else ''} {shown}"
 
 
-def _of_the_script(frame: Frame) -> bool:
+def _is_script_frame(frame: Frame) -> bool:
     return not any(part in frame.path for part in _NOT_THE_SCRIPT)

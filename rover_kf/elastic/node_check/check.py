@@ -17,13 +17,13 @@ from rover_kf.api.faults.node_check_messages import (
     CheckRequest,
     CheckResult,
     CheckTask,
-    Measured,
-    PairMeasured,
-    Preflight,
+    NodeCheckReport,
+    PairMeasurement,
+    PodMeasurement,
 )
-from rover_kf.elastic.node_check.measurements import Evidence
+from rover_kf.elastic.node_check.measurements import CheckEvidence
 from rover_kf.elastic.node_check.pairing import Pair, next_pairs
-from rover_kf.elastic.node_check.verdict import judge
+from rover_kf.elastic.node_check.verdict import pod_verdicts
 
 PAUSE_SECONDS = 0.05
 """Between two questions of a pod; of a large job longer, so that they stay few,"""
@@ -49,20 +49,20 @@ class CheckLimits:
 
 
 @dataclasses.dataclass(slots=True)
-class Place:
+class CheckedPod:
     """A pod that takes part."""
 
     request: CheckRequest
-    measured: Measured
+    measurement: PodMeasurement
     task: CheckTask | None = None
     """That it was given and has not told the result of."""
     result: CheckResult | None = None
     """Of this round."""
-    times: int = 0
+    attempts: int = 0
     """That it was measured by itself."""
 
 
-class Check:
+class NodeCheck:
     """One check.
 
     Args:
@@ -80,109 +80,107 @@ class Check:
         limits: CheckLimits,
         now: float,
         *,
-        before: Sequence[Measured] = (),
+        previous: Sequence[PodMeasurement] = (),
     ) -> None:
         self.name, self.limits = name, limits
-        self._before = before
+        self._previous = previous
         self.expected = expected
-        self.result: Preflight | None = None
+        self.result: NodeCheckReport | None = None
         """Once it has ended; ``at`` is in the clock of ``now``."""
-        self._places: dict[str, Place] = {}
-        self._came = now
-        self._pairs: list[PairMeasured] = []
+        self._pods: dict[str, CheckedPod] = {}
+        self._last_joined = now
+        self._pairs: list[PairMeasurement] = []
         self._round = 0
         """0: it gathers."""
-        self.meeting: tuple[Pair, ...] = ()
+        self.current_pairs: tuple[Pair, ...] = ()
         """Pods that measure together now."""
         self._deadline = 0.0
-        self._open = 0
+        self._open_tasks = 0
         """Tasks whose results are not told."""
 
     @property
     def pods(self) -> tuple[str, ...]:
         """Who takes part."""
-        return tuple(self._places)
+        return tuple(self._pods)
 
     @property
     def launchers(self) -> set[tuple[str, str]]:
         """The same, with their incarnations."""
-        members = (place.request.member for place in self._places.values())
+        members = (place.request.member for place in self._pods.values())
         return {(member.pod, member.incarnation) for member in members}
 
-    def ask(self, request: CheckRequest, now: float) -> CheckReply:
+    def handle_request(self, request: CheckRequest, now: float) -> CheckReply:
         """A launcher asks, perhaps with a result."""
         pod = request.member.pod
-        place = self._places.get(pod)
+        place = self._pods.get(pod)
         if self._round == 0 and (place is None or place.request.member != request.member):
-            measured = Measured(pod, request.member.node)
-            place = self._places[pod] = Place(request, measured)
-            self._came = now
-        self._take(place, request)
+            measured = PodMeasurement(pod, request.member.node)
+            place = self._pods[pod] = CheckedPod(request, measured)
+            self._last_joined = now
+        self._record_result(place, request)
         self.advance(now)
         if place is None or place.request.member != request.member or self.result:
             return CheckReply("go")
         if place.task is not None:
             return CheckReply("measure", place.task)
-        return CheckReply("wait", pause=max(PAUSE_SECONDS, len(self._places) / MOST_QUESTIONS))
+        return CheckReply("wait", pause=max(PAUSE_SECONDS, len(self._pods) / MOST_QUESTIONS))
 
     def advance(self, now: float) -> None:
         """Time has passed."""
         if self.result is not None:
             return
         if self._round == 0:
-            everybody = len(self._places) >= self.expected
-            if self._places and (everybody or now - self._came >= self.limits.gather):
+            everybody = len(self._pods) >= self.expected
+            if self._pods and (everybody or now - self._last_joined >= self.limits.gather):
                 self._open_round(now)
-        elif now >= self._deadline or not self._open:
+        elif now >= self._deadline or not self._open_tasks:
             self._close_round()
             self._open_round(now)
 
-    def _take(self, place: Place | None, request: CheckRequest) -> None:
+    def _record_result(self, checked: CheckedPod | None, request: CheckRequest) -> None:
         result = request.result
-        if place is None or place.task is None or result is None:
+        if checked is None or checked.task is None or result is None:
             return
-        if (result.check, result.round) == (place.task.check, place.task.round):
-            place.result, place.task = result, None
-            self._open -= 1
+        if (result.check, result.round) == (checked.task.check, checked.task.round):
+            checked.result, checked.task = result, None
+            self._open_tasks -= 1
 
     def _open_round(self, now: float) -> None:
         if self._round == 0:
-            by_rank = sorted(
-                self._places.items(), key=lambda item: item[1].request.member.node_rank
-            )
-            self._places = dict(by_rank)
+            by_rank = sorted(self._pods.items(), key=lambda item: item[1].request.member.node_rank)
+            self._pods = dict(by_rank)
         evidence = self._evidence()
-        self.meeting = next_pairs(evidence, self._round)
-        alone = [place for place in self._places.values() if self._unsure(place, evidence)]
-        if not self.meeting and not alone:
-            seconds = now - self._came
+        self.current_pairs = next_pairs(evidence, self._round)
+        alone = [place for place in self._pods.values() if self._needs_retest(place, evidence)]
+        if not self.current_pairs and not alone:
+            seconds = now - self._last_joined
             told = tuple(evidence.pods), tuple(self._pairs)
-            self.result = Preflight(now, seconds, *told, judge(evidence))
+            self.result = NodeCheckReport(now, seconds, *told, pod_verdicts(evidence))
             return
         self._round += 1
         self._deadline = now + self.limits.measure + MARGIN_SECONDS
-        for first, second in self.meeting:
-            self._assign(self._places[first], self._places[second])
+        for first, second in self.current_pairs:
+            self._assign(self._pods[first], self._pods[second])
         for place in alone:
-            place.task = place.task or self._task(place, place, 0, 0)
+            place.task = place.task or self._make_task(place, place, 0, 0)
             place.task = dataclasses.replace(place.task, alone=True)
-            place.times += 1
-        self._open = sum(place.task is not None for place in self._places.values())
+            place.attempts += 1
+        self._open_tasks = sum(place.task is not None for place in self._pods.values())
 
-    def _unsure(self, place: Place, evidence: Evidence) -> bool:
+    def _needs_retest(self, checked: CheckedPod, evidence: CheckEvidence) -> bool:
         """Whether to measure it by itself: at first, and where it may have been bad luck."""
-        if place.times == 0:
+        if checked.attempts == 0:
             return self._round == 0
-        slow = not place.measured.problem and evidence.computes_slowly(place.measured)
-        return slow and place.times < MOST_TIMES
+        slow = not checked.measurement.problem and evidence.is_slow(checked.measurement)
+        return slow and checked.attempts < MOST_TIMES
 
-    def _assign(self, first: Place, second: Place) -> None:
+    def _assign(self, first: CheckedPod, second: CheckedPod) -> None:
         size = first.request.member.processes + second.request.member.processes
-        first.task = self._task(first, first, size, 0)
-        second.task = self._task(second, first, size, first.request.member.processes)
+        first.task = self._make_task(first, first, size, 0)
+        second.task = self._make_task(second, first, size, first.request.member.processes)
 
-    def _task(self, place: Place, host: Place, size: int, rank: int) -> CheckTask:
-        place.result = None
+    def _make_task(self, checked: CheckedPod, host: CheckedPod, size: int, rank: int) -> CheckTask:
+        checked.result = None
         return CheckTask(
             check=self.name,
             round=self._round,
@@ -195,49 +193,51 @@ class Check:
         )
 
     def _close_round(self) -> None:
-        for place in self._places.values():
+        for place in self._pods.values():
             if place.task is not None:
-                place.measured = dataclasses.replace(place.measured, absent=True)
+                place.measurement = dataclasses.replace(place.measurement, absent=True)
             elif place.result is not None:
-                place.measured = _with(place.measured, place.result)
-        for first, second in self.meeting:
-            self._pairs.append(_joined(self._places[first], self._places[second]))
-        for place in self._places.values():
+                place.measurement = _merge_result(place.measurement, place.result)
+        for first, second in self.current_pairs:
+            self._pairs.append(_combine_pair(self._pods[first], self._pods[second]))
+        for place in self._pods.values():
             place.task = None
 
-    def _evidence(self) -> Evidence:
-        pods = [place.measured for place in self._places.values()]
-        return Evidence(pods, self._pairs, before=self._before)
+    def _evidence(self) -> CheckEvidence:
+        pods = [place.measurement for place in self._pods.values()]
+        return CheckEvidence(pods, self._pairs, previous=self._previous)
 
 
-def _with(known: Measured, result: CheckResult) -> Measured:
+def _merge_result(measurement: PodMeasurement, result: CheckResult) -> PodMeasurement:
     """What is known of a pod by itself, and a result that may hold no more of it."""
-    times = [known.matmul_seconds, result.matmul_seconds]
+    times = [measurement.matmul_seconds, result.matmul_seconds]
     return dataclasses.replace(
-        known,
-        device=known.device or result.device,
+        measurement,
+        device=measurement.device or result.device,
         matmul_seconds=min((one for one in times if one is not None), default=None),
-        problem=known.problem or result.matmul_problem,
+        problem=measurement.problem or result.matmul_problem,
     )
 
 
-def _joined(first: Place, second: Place) -> PairMeasured:
+def _combine_pair(first: CheckedPod, second: CheckedPod) -> PairMeasurement:
     """What a pair has measured; the longer time counts, since one may wait for the other before."""
-    pods = (first.measured.pod, second.measured.pod)
+    pods = (first.measurement.pod, second.measurement.pod)
     results = [place.result for place in (first, second) if place.result]
     problems = [result.all_reduce_problem for result in results if result.all_reduce_problem]
     seconds = [one.all_reduce_seconds for one in results if one.all_reduce_seconds is not None]
     if problems or len(seconds) < len(pods):
-        return PairMeasured(*pods, None, problems[0] if problems else "one of them gave no answer")
-    return PairMeasured(*pods, max(seconds))
+        return PairMeasurement(
+            *pods, None, problems[0] if problems else "one of them gave no answer"
+        )
+    return PairMeasurement(*pods, max(seconds))
 
 
-def shortened(check: Preflight, most: int) -> Preflight:
+def truncate(check: NodeCheckReport, max_pods: int) -> NodeCheckReport:
     """At most so many of its pods, first those that are not well, and what was between them."""
-    if len(check.pods) <= most:
+    if len(check.pods) <= max_pods:
         return check
     bad = {one.pod for one in check.verdicts if one.verdict != OK}
-    chosen = sorted(check.pods, key=lambda pod: pod.pod not in bad)[:most]
+    chosen = sorted(check.pods, key=lambda pod: pod.pod not in bad)[:max_pods]
     kept = {pod.pod for pod in chosen}
     return dataclasses.replace(
         check,
@@ -247,7 +247,7 @@ def shortened(check: Preflight, most: int) -> Preflight:
     )
 
 
-def summary(check: Preflight) -> str:
+def summarize(check: NodeCheckReport) -> str:
     """One line about a check for people."""
     alone = [pod.matmul_seconds for pod in check.pods if pod.matmul_seconds is not None]
     together = [pair.seconds for pair in check.pairs if pair.seconds is not None]

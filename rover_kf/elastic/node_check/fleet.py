@@ -8,26 +8,26 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping
 
-from rover_kf.api.faults.node_check_messages import PairMeasured, Preflight
+from rover_kf.api.faults.node_check_messages import NodeCheckReport, PairMeasurement
 
 FRESH_SECONDS = 86400.0
 """How old a pair may be that still tells about its nodes."""
-FEWEST = 3
+MIN_PODS = 3
 """Pods whose figures make something usual."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetBaselines:
     """Usual figures, and what happened between nodes of late."""
 
     matmul_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Usual seconds by device."""
     all_reduce_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    pairs: tuple[PairMeasured, ...] = ()
+    pairs: tuple[PairMeasurement, ...] = ()
     """By names of nodes."""
 
 
-def gather(checks: Iterable[Preflight], now: float) -> Fleet:
+def collect_baselines(checks: Iterable[NodeCheckReport], now: float) -> FleetBaselines:
     """The fleet as those checks show it.
 
     Args:
@@ -36,7 +36,7 @@ def gather(checks: Iterable[Preflight], now: float) -> Fleet:
     """
     alone: dict[str, list[float]] = {}
     together: dict[str, list[float]] = {}
-    recent: list[PairMeasured] = []
+    recent: list[PairMeasurement] = []
     for check in checks:
         places = {pod.pod: pod for pod in check.pods}
         for pod in check.pods:
@@ -50,12 +50,12 @@ def gather(checks: Iterable[Preflight], now: float) -> Fleet:
                 together.setdefault(one.device, []).append(pair.seconds)
             if one.node and other.node and now - check.at <= FRESH_SECONDS:
                 recent.append(dataclasses.replace(pair, first=one.node, second=other.node))
-    return Fleet(_usual(alone), _usual(together), tuple(recent))
+    return FleetBaselines(_medians(alone), _medians(together), tuple(recent))
 
 
-def _usual(figures: Mapping[str, list[float]]) -> dict[str, float]:
+def _medians(figures: Mapping[str, list[float]]) -> dict[str, float]:
     return {
         device: statistics.median(seconds)
         for device, seconds in figures.items()
-        if len(seconds) >= FEWEST
+        if len(seconds) >= MIN_PODS
     }

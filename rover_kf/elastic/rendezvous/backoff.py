@@ -9,7 +9,7 @@ twice as long. Else a budget of ten would be spent within seconds of an outage o
 
 from __future__ import annotations
 
-from rover_kf.api.coordinator_state import FailureRow
+from rover_kf.api.coordinator_state import FailureStreak
 
 FIRST_SECONDS = 1.0
 """Before the second restart of a row; doubled with each further one."""
@@ -17,33 +17,35 @@ STABLE_SECONDS = 60.0
 """A round that lasted so long is no part of a row."""
 
 
-def after(row: FailureRow, number: int, *, step: int | None, seconds: float) -> FailureRow:
+def extend_streak(
+    streak: FailureStreak, number: int, *, step: int | None, seconds: float
+) -> FailureStreak:
     """The row with one failure more.
 
     Args:
-        row: until now.
+        streak: until now.
         number: of the round that it ended; told again, or late, it changes nothing.
         step: the newest that the round had finished; None: none.
         seconds: that the round had lasted.
     """
-    if number <= row.round:
-        return row
+    if number <= streak.round:
+        return streak
     reached = -1 if step is None else step
-    steady = reached > row.best or seconds >= STABLE_SECONDS
-    return FailureRow(number, 1 if steady else row.length + 1, max(row.best, reached))
+    steady = reached > streak.best_step or seconds >= STABLE_SECONDS
+    return FailureStreak(number, 1 if steady else streak.length + 1, max(streak.best_step, reached))
 
 
-def pause(row: FailureRow, longest: float) -> float:
+def backoff_seconds(streak: FailureStreak, max_seconds: float) -> float:
     """Seconds before the next round.
 
     Args:
-        row: with the failure that has just ended a round.
-        longest: by policy; 0: none is ever made.
+        streak: with the failure that has just ended a round.
+        max_seconds: by policy; 0: none is ever made.
     """
-    doublings = min(row.length - 2, 60)
-    return min(FIRST_SECONDS * 2.0**doublings, longest) if doublings >= 0 else 0.0
+    doublings = min(streak.length - 2, 60)
+    return min(FIRST_SECONDS * 2.0**doublings, max_seconds) if doublings >= 0 else 0.0
 
 
-def newer(one: FailureRow, other: FailureRow) -> FailureRow:
+def newest_streak(current: FailureStreak, other: FailureStreak) -> FailureStreak:
     """Of what two coordinators knew, what was known last; equally new: the first."""
-    return other if other.round > one.round else one
+    return other if other.round > current.round else current

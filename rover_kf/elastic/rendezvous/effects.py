@@ -11,7 +11,7 @@ from rover_kf.api.membership import JoinReply, Round, WatchReply
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class SendReply:
     """Answer a request that was kept open."""
 
     ticket: int
@@ -19,7 +19,7 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tell:
+class EmitEvent:
     """Tell an event of the job's story."""
 
     reason: str
@@ -28,7 +28,7 @@ class Tell:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Formed:
+class RoundStarted:
     """A round starts, or one that runs already was taken over by a new coordinator."""
 
     round: Round
@@ -37,20 +37,20 @@ class Formed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Broken:
+class RoundEnded:
     """The running round has ended."""
 
     planned: bool
     """Whether the world was changed on purpose (a newcomer, a scale, a leave)."""
-    why: str
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Closed:
+class JobClosed:
     """The job has ended; every member is told so from now on."""
 
     exit_code: int
     verdict: str
 
 
-Effect: TypeAlias = Answer | Tell | Formed | Broken | Closed
+Effect: TypeAlias = SendReply | EmitEvent | RoundStarted | RoundEnded | JobClosed

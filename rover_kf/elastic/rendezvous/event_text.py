@@ -8,7 +8,7 @@ _FIRST, _LAST = 80, 220
 """Characters: who failed stands at the begin, the error at the end of its traceback."""
 
 
-def shortened(reason: str) -> str:
+def truncate(reason: str) -> str:
     """In one line; of a long one its begin and its end."""
     said = " ".join(reason.split())
     if len(said) <= _FIRST + _LAST:

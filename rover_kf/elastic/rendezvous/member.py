@@ -10,7 +10,7 @@ import enum
 from rover_kf.api.membership import JoinRequest, Member
 
 
-class State(enum.Enum):
+class MemberPhase(enum.Enum):
     """What a member is doing, as far as it has said."""
 
     WAITING = "waiting"
@@ -24,40 +24,40 @@ class State(enum.Enum):
 
 
 @dataclasses.dataclass(slots=True)
-class Seat:
+class MemberState:
     """A launcher, its state and its open request."""
 
     member: Member
-    state: State
-    seen: float
+    phase: MemberPhase
+    last_seen: float
     """When it last said something."""
     joined: float = 0.0
     """When it began to wait."""
     ticket: int | None = None
     """Its request that is kept open."""
-    asked: float = 0.0
+    requested_at: float = 0.0
     """When that request came."""
-    suspect: float | None = None
+    disconnected_at: float | None = None
     """When its request's connection closed, if nothing was heard since."""
-    told_at: float | None = None
+    stop_sent_at: float | None = None
     """When it was told to stop, until it says anything."""
     store_host: str = ""
     store_port: int = 0
-    drain_known: int = 0
+    acked_drain: int = 0
     """Drain step that it has been told."""
 
-    def hold(self, ticket: int, now: float) -> None:
+    def hold_request(self, ticket: int, now: float) -> None:
         """Note its open request (roster.py knows of it, too)."""
-        self.ticket, self.asked = ticket, now
-        self.hear(now)
+        self.ticket, self.requested_at = ticket, now
+        self.mark_alive(now)
 
-    def hear(self, now: float) -> None:
+    def mark_alive(self, now: float) -> None:
         """It has said something: it lives."""
-        self.seen, self.suspect, self.told_at = now, None, None
+        self.last_seen, self.disconnected_at, self.stop_sent_at = now, None, None
 
-    def ready(self, request: JoinRequest, now: float) -> None:
+    def mark_ready(self, request: JoinRequest, now: float) -> None:
         """It is ready for a round, and about to wait."""
-        if self.state is not State.WAITING:
+        if self.phase is not MemberPhase.WAITING:
             self.joined = now
         self.store_host, self.store_port = request.store_host, request.store_port
-        self.drain_known = 0
+        self.acked_drain = 0

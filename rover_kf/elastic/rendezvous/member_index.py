@@ -12,113 +12,115 @@ import itertools
 from collections.abc import Collection, Iterable
 
 from rover_kf.api.membership import Member
-from rover_kf.elastic.rendezvous.member import Seat, State
+from rover_kf.elastic.rendezvous.member import MemberPhase, MemberState
 
-Group = dict[str, Seat]
+Group = dict[str, MemberState]
 
 
-class Roster:
+class MemberIndex:
     """Seats by pod; *inside* are those whose launcher is a member of the active round."""
 
     def __init__(self) -> None:
-        self._seats: Group = {}
+        self._by_pod: Group = {}
         self._members: dict[str, Member] = {}
-        self._groups: dict[tuple[bool, State], Group] = {
-            key: {} for key in itertools.product((True, False), State)
+        self._groups: dict[tuple[bool, MemberPhase], Group] = {
+            key: {} for key in itertools.product((True, False), MemberPhase)
         }
-        self._open: dict[int, Seat] = {}
+        self._open: dict[int, MemberState] = {}
         self._leaving: Group = {}
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._by_pod)
 
-    def get(self, pod: str) -> Seat | None:
+    def get(self, pod: str) -> MemberState | None:
         """The pod's seat."""
-        return self._seats.get(pod)
+        return self._by_pod.get(pod)
 
-    def values(self) -> Collection[Seat]:
+    def values(self) -> Collection[MemberState]:
         """Every seat."""
-        return self._seats.values()
+        return self._by_pod.values()
 
-    def inside(self, seat: Seat) -> bool:
+    def in_active_round(self, seat: MemberState) -> bool:
         """Whether the seat's launcher (this very one) is a member of the active round."""
         return self._members.get(seat.member.pod) == seat.member
 
-    def group(self, state: State, *, inside: bool) -> Collection[Seat]:
+    def group(self, phase: MemberPhase, *, in_round: bool) -> Collection[MemberState]:
         """Seats in that state; those that wait in the order in which they began to."""
-        return self._groups[inside, state].values()
+        return self._groups[in_round, phase].values()
 
-    def latest(self, state: State, *, inside: bool) -> Seat | None:
+    def latest(self, phase: MemberPhase, *, in_round: bool) -> MemberState | None:
         """The seat that came to that state last."""
-        return next(reversed(self._groups[inside, state].values()), None)
+        return next(reversed(self._groups[in_round, phase].values()), None)
 
-    def leaving(self) -> tuple[Seat, ...]:
+    def leaving(self) -> tuple[MemberState, ...]:
         """Seats of members whose pods are ending."""
-        return tuple(seat for seat in self._leaving.values() if self.inside(seat))
+        return tuple(seat for seat in self._leaving.values() if self.in_active_round(seat))
 
-    def put(self, seat: Seat) -> None:
+    def add(self, seat: MemberState) -> None:
         """Add a seat; its pod has none."""
-        self._seats[seat.member.pod] = seat
-        self._own_group(seat)[seat.member.pod] = seat
+        self._by_pod[seat.member.pod] = seat
+        self._group_of(seat)[seat.member.pod] = seat
 
-    def drop(self, seat: Seat) -> None:
+    def remove(self, seat: MemberState) -> None:
         """Take a seat away, with its open request."""
-        self.release(seat)
-        self._own_group(seat).pop(seat.member.pod, None)
-        self._seats.pop(seat.member.pod, None)
+        self.release_request(seat)
+        self._group_of(seat).pop(seat.member.pod, None)
+        self._by_pod.pop(seat.member.pod, None)
         self._leaving.pop(seat.member.pod, None)
 
-    def turn(self, seat: Seat, state: State) -> None:
+    def set_phase(self, seat: MemberState, phase: MemberPhase) -> None:
         """Change a seat's state."""
-        if seat.state is not state:
-            self._own_group(seat).pop(seat.member.pod, None)
-            seat.state = state
-            self._own_group(seat)[seat.member.pod] = seat
+        if seat.phase is not phase:
+            self._group_of(seat).pop(seat.member.pod, None)
+            seat.phase = phase
+            self._group_of(seat)[seat.member.pod] = seat
 
-    def mark_leaving(self, seat: Seat, *, leaving: bool) -> None:
+    def mark_leaving(self, seat: MemberState, *, leaving: bool) -> None:
         """Note whether the seat's pod is ending."""
         if leaving:
             self._leaving[seat.member.pod] = seat
         else:
             self._leaving.pop(seat.member.pod, None)
 
-    def begin(self, members: Iterable[Member]) -> None:
+    def begin_round(self, members: Iterable[Member]) -> None:
         """A round is active from now on."""
         self._regroup({member.pod: member for member in members})
 
-    def end(self) -> None:
+    def end_round(self) -> None:
         """No round is active."""
         self._regroup({})
 
     # -- open requests --------------------------------------------------------------------------
 
-    def hold(self, seat: Seat, ticket: int, now: float) -> None:
+    def hold_request(self, seat: MemberState, ticket: int, now: float) -> None:
         """Keep a request open."""
-        self.release(seat)
-        seat.hold(ticket, now)
+        self.release_request(seat)
+        seat.hold_request(ticket, now)
         self._open[ticket] = seat
 
-    def release(self, seat: Seat) -> int | None:
+    def release_request(self, seat: MemberState) -> int | None:
         """The seat's open request is answered, or lost; returns its ticket."""
         ticket, seat.ticket = seat.ticket, None
         if ticket is not None:
             self._open.pop(ticket, None)
         return ticket
 
-    def holder(self, ticket: int) -> Seat | None:
+    def request_holder(self, ticket: int) -> MemberState | None:
         """Whose open request it is."""
         return self._open.get(ticket)
 
-    def asked_until(self, moment: float) -> list[Seat]:
+    def requests_until(self, moment: float) -> list[MemberState]:
         """Seats whose open request came then or earlier."""
-        return list(itertools.takewhile(lambda seat: seat.asked <= moment, self._open.values()))
+        return list(
+            itertools.takewhile(lambda seat: seat.requested_at <= moment, self._open.values())
+        )
 
-    def _own_group(self, seat: Seat) -> Group:
-        return self._groups[self.inside(seat), seat.state]
+    def _group_of(self, seat: MemberState) -> Group:
+        return self._groups[self.in_active_round(seat), seat.phase]
 
     def _regroup(self, members: dict[str, Member]) -> None:
         self._members = members
         for group in self._groups.values():
             group.clear()
-        for seat in sorted(self._seats.values(), key=lambda seat: seat.joined):
-            self._own_group(seat)[seat.member.pod] = seat
+        for seat in sorted(self._by_pod.values(), key=lambda seat: seat.joined):
+            self._group_of(seat)[seat.member.pod] = seat

@@ -9,87 +9,94 @@ or an older memory after a newer one, changes nothing.
 from __future__ import annotations
 
 from rover_kf.api import names
-from rover_kf.api.coordinator_state import RendezvousMemory
+from rover_kf.api.coordinator_state import RendezvousState
 from rover_kf.elastic.rendezvous.effects import Effect
 from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
 
 
-def remember(rendezvous: Rendezvous) -> RendezvousMemory:
+def export(rendezvous: Rendezvous) -> RendezvousState:
     """The memory as of now."""
-    world, steward = rendezvous.world, rendezvous.steward
-    closed, spent = world.closed, steward.restarts.budget.spent
-    return RendezvousMemory(
+    world, steward = rendezvous.world, rendezvous.failure_policy
+    closed, spent = world.closed, steward.restart_limiter.budget.spent
+    return RendezvousState(
         number=world.number,
         expected=world.expected,
         scaled=rendezvous.scaled,
         round=world.round if world.active else None,
-        spent=tuple(sorted(spent)),
-        kinds=tuple(spent[number] for number in sorted(spent)),
-        row=steward.restarts.row,
+        spent_rounds=tuple(sorted(spent)),
+        spent_kinds=tuple(spent[number] for number in sorted(spent)),
+        streak=steward.restart_limiter.streak,
         failures=steward.failures,
-        stepped=world.progress.ever,
-        error=steward.recurrence.last,
+        any_step_reported=world.progress.any_reported,
+        error=steward.repeated_error.last,
         closed=closed is not None,
         exit_code=closed.exit_code if closed else 0,
         verdict=closed.verdict if closed else "",
     )
 
 
-def mark(rendezvous: Rendezvous) -> tuple[object, ...]:
+def fingerprint(rendezvous: Rendezvous) -> tuple[object, ...]:
     """Differs whenever the memory does; costs nothing, however many members there are."""
-    world, steward = rendezvous.world, rendezvous.steward
-    costs = (steward.restarts.budget, steward.restarts.row)
-    rest = (steward.failures, world.progress.ever, steward.recurrence.last, world.closed)
+    world, steward = rendezvous.world, rendezvous.failure_policy
+    costs = (steward.restart_limiter.budget, steward.restart_limiter.streak)
+    rest = (
+        steward.failures,
+        world.progress.any_reported,
+        steward.repeated_error.last,
+        world.closed,
+    )
     return (world.number, world.active, world.expected, rendezvous.scaled, *costs, *rest)
 
 
-def recall(
-    rendezvous: Rendezvous, memory: RendezvousMemory, now: float, *, runs: bool
+def restore(
+    rendezvous: Rendezvous, state: RendezvousState, now: float, *, is_running: bool
 ) -> tuple[Effect, ...]:
     """Go on from a memory.
 
     Args:
         rendezvous: that has just begun.
-        memory: of an earlier one.
+        state: of an earlier one.
         now: monotonic seconds.
-        runs: whether the memory's round still runs as far as is known: it was written before any
+        is_running: whether the memory's round still runs as far as is known: it was written before
+            any
             member was told of another one.
     """
-    world, steward = rendezvous.world, rendezvous.steward
-    world.now, world.number = now, max(world.number, memory.number)
-    restarts, kinds = steward.restarts, dict(zip(memory.spent, memory.kinds, strict=False))
-    spent = {number: kinds.get(number, "") for number in memory.spent}
-    restarts.budget = restarts.budget.recall(spent)
-    steward.failures = max(steward.failures, memory.failures)
-    world.progress.ever = world.progress.ever or memory.stepped
-    steward.recurrence.last = steward.recurrence.last or memory.error
-    if memory.scaled and not rendezvous.scaled:
-        rendezvous.expect(memory.expected)
-    restarts.recall(memory.row, held=memory.round is None and not world.active)
-    if not runs and not memory.closed:
-        _tell_of_loss(rendezvous, memory)
-    if memory.closed and world.closed is None:
-        world.close(memory.exit_code, memory.verdict)
-    elif runs and memory.round is not None and world.round is None:
-        world.adopt(memory.round, now)
+    world, steward = rendezvous.world, rendezvous.failure_policy
+    world.now, world.number = now, max(world.number, state.number)
+    restarts, kinds = (
+        steward.restart_limiter,
+        dict(zip(state.spent_rounds, state.spent_kinds, strict=False)),
+    )
+    spent = {number: kinds.get(number, "") for number in state.spent_rounds}
+    restarts.budget = restarts.budget.merge_spent(spent)
+    steward.failures = max(steward.failures, state.failures)
+    world.progress.any_reported = world.progress.any_reported or state.any_step_reported
+    steward.repeated_error.last = steward.repeated_error.last or state.error
+    if state.scaled and not rendezvous.scaled:
+        rendezvous.set_expected(state.expected)
+    restarts.restore(state.streak, waiting=state.round is None and not world.active)
+    if not is_running and not state.closed:
+        _report_loss(rendezvous, state)
+    if state.closed and world.closed is None:
+        world.close(state.exit_code, state.verdict)
+    elif is_running and state.round is not None and world.round is None:
+        world.adopt(state.round, now)
     return rendezvous.tick(now)
 
 
-def _tell_of_loss(rendezvous: Rendezvous, memory: RendezvousMemory) -> None:
+def _report_loss(rendezvous: Rendezvous, state: RendezvousState) -> None:
     # Copies come from other pods: this coordinator's pod has taken the place of another one,
     # which has told of its own end to nobody, or to a coordinator that ended with it.
     world = rendezvous.world
-    if memory.number <= rendezvous.inherited:
+    if state.number <= rendezvous.inherited:
         return
-    rendezvous.inherited = memory.number
-    first = memory.round.members[0] if memory.round else None
-    if memory.round is None or first is None or first.node_rank:
-        why = (
-            f"the first pod was replaced, and the coordinator with it, after round {memory.number}"
-        )
+    rendezvous.inherited = state.number
+    first = state.round.members[0] if state.round else None
+    if state.round is None or first is None or first.node_rank:
+        why = f"the first pod was replaced, and the coordinator with it, after round {state.number}"
     else:
-        name = memory.round.name(first)
+        name = state.round.member_label(first)
         why = f"{name} was lost: another pod took its place, and the coordinator's, in round "
-        why += str(memory.number)
-    world.tell(names.EVENT_MEMBER_LOST, why, warning=True)
-    world.ended_by = world.ended_by or why
+        why += str(state.number)
+    world.emit_event(names.EVENT_MEMBER_LOST, why, warning=True)
+    world.end_reason = world.end_reason or why

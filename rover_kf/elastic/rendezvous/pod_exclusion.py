@@ -26,7 +26,7 @@ _SHARE = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Penalty:
+class Exclusion:
     """Of one pod on one node: elsewhere it begins anew."""
 
     node: str
@@ -35,7 +35,7 @@ class Penalty:
     failures: int
 
 
-class Penalties:
+class PodExclusions:
     """One a coordinator; a successor begins with none.
 
     Args:
@@ -44,68 +44,68 @@ class Penalties:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._penalties: dict[str, Penalty] = {}
-        self._row: tuple[str, str] = ("", "")
+        self._exclusions: dict[str, Exclusion] = {}
+        self._streak_pod: tuple[str, str] = ("", "")
         self._length = 0
         self._last = float("-inf")
-        self._judged: tuple[int, str, bool] = (0, "", False)
+        self._last_result: tuple[int, str, bool] = (0, "", False)
 
-    def takes(self, failure: Failure) -> bool:
+    def charge_pod(self, failure: Failure) -> bool:
         """Note a failure that counts; True if its pod pays for it, False if the job has to.
 
         A round's first one is noted; what else is told of it is the same failure, or the job's.
         """
-        number, pod, taken = self._judged
+        number, pod, taken = self._last_result
         if failure.round == number:
             return taken and failure.pod == pod
-        taken = self._judge(failure)
-        self._judged = (failure.round, failure.pod, taken)
+        taken = self._evaluate(failure)
+        self._last_result = (failure.round, failure.pod, taken)
         return taken
 
-    def _judge(self, failure: Failure) -> bool:
+    def _evaluate(self, failure: Failure) -> bool:
         world, now = self._world, self._world.now
-        seat = world.seats.get(failure.pod)
-        if seat is None or not world.limits.shut_out:
+        seat = world.member_index.get(failure.pod)
+        if seat is None or not world.limits.exclusion_seconds:
             return False
         member = seat.member
-        known = self._known(member)
-        self._count((member.pod, member.node), now - (known.seconds if known else 0.0))
-        others = [one for pod, one in self._penalties.items() if pod != member.pod]
-        most = max(len(world.seats) // _SHARE, 1)
-        if self._length < STREAK or not self._enough(member.pod) or len(others) >= most:
+        known = self._current(member)
+        self._count_streak((member.pod, member.node), now - (known.seconds if known else 0.0))
+        others = [one for pod, one in self._exclusions.items() if pod != member.pod]
+        most = max(len(world.member_index) // _SHARE, 1)
+        if self._length < STREAK or not self._others_suffice(member.pod) or len(others) >= most:
             return False
-        first = world.limits.shut_out
+        first = world.limits.exclusion_seconds
         seconds = min(known.seconds * 2, first * LONGEST) if known else first
         failures = known.failures + 1 if known else self._length
-        self._penalties[member.pod] = Penalty(member.node, seconds, now + seconds, failures)
+        self._exclusions[member.pod] = Exclusion(member.node, seconds, now + seconds, failures)
         place = f"{member.pod} on {member.node}" if member.node else member.pod
         message = (
             f"{place} is kept out for {seconds:.0f} s, the others train without it: {failures} "
             f"failures in a row were its own; last: {failure.kind}: {failure.reason}"
         )
-        world.tell(names.EVENT_POD_EXCLUDED, message, warning=True)
+        world.emit_event(names.EVENT_POD_EXCLUDED, message, warning=True)
         return True
 
-    def why(self, member: Member) -> str:
+    def denial_reason(self, member: Member) -> str:
         """Why the pod may not join now; empty if it may."""
-        known = self._known(member)
-        if known is None or known.until <= self._world.now or not self._enough(member.pod):
+        known = self._current(member)
+        if known is None or known.until <= self._world.now or not self._others_suffice(member.pod):
             return ""
         left = known.until - self._world.now
         return f"{known.failures} failures in a row were its own, for {left:.0f} s the others train"
 
-    def _known(self, member: Member) -> Penalty | None:
-        known = self._penalties.get(member.pod)
+    def _current(self, member: Member) -> Exclusion | None:
+        known = self._exclusions.get(member.pod)
         if known and known.node != member.node:
-            del self._penalties[member.pod]
+            del self._exclusions[member.pod]
             return None
         return known
 
-    def _count(self, place: tuple[str, str], now: float) -> None:
-        again = place == self._row and now - self._last <= APART_SECONDS
+    def _count_streak(self, pod_on_node: tuple[str, str], now: float) -> None:
+        again = pod_on_node == self._streak_pod and now - self._last <= APART_SECONDS
         self._length = self._length + 1 if again else 1
-        self._row, self._last = place, self._world.now
+        self._streak_pod, self._last = pod_on_node, self._world.now
 
-    def _enough(self, pod: str) -> bool:
-        others = len(self._world.seats) - (self._world.seats.get(pod) is not None)
-        return self._world.limits.fitting(others) > 0
+    def _others_suffice(self, pod: str) -> bool:
+        others = len(self._world.member_index) - (self._world.member_index.get(pod) is not None)
+        return self._world.limits.largest_world(others) > 0

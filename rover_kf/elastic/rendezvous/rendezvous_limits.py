@@ -8,7 +8,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
+class RendezvousLimits:
     """Members and patience; every duration is in seconds."""
 
     nodes: int
@@ -23,7 +23,7 @@ class Limits:
     """Budget of rounds that may end by a failure that counts."""
     restarts_by_kind: tuple[tuple[str, int], ...] = ()
     """The same of single kinds of failures; both hold."""
-    back_off: float = 60.0
+    max_backoff: float = 60.0
     """Longest wait before a round after failures in a row; 0: none waits."""
     first_round: int = 1
     """Least number of the first round: above every generation on storage."""
@@ -31,21 +31,21 @@ class Limits:
     """A member not heard of for so long is lost."""
     stop_lease: float = 10.0
     """The same for one that was told to kill its processes: killing may take a while."""
-    acknowledge: float = 3.0
+    ack_timeout: float = 3.0
     """One that was told so and says nothing at all is lost already after this."""
     grace: float = 0.2
     """A closed connection counts as a death after so long, if the round broke or none runs."""
     poll: float = 1.0
     """A long poll is answered after so long at the latest,"""
-    most_polls: float = 1000.0
+    max_polls_per_second: float = 1000.0
     """but no more than so many a second: those of a larger world wait longer,"""
-    longest_poll: float = 10.0
+    max_poll: float = 10.0
     """though not longer than this; a launcher gives up after three times of it."""
     patience: float = 15.0
     """How long those present wait for pods that were never seen, if min_nodes are there."""
     settle: float = 1.5
     """How long a newcomer waits for other announced newcomers before the world drains."""
-    shut_out: float = 60.0
+    exclusion_seconds: float = 60.0
     """How long a pod whose processes fail again and again is kept out at first; 0: never."""
     drain: float = 30.0
     """A drain that takes longer becomes a restart."""
@@ -53,7 +53,7 @@ class Limits:
     """Steps that pass in this time are added to the drain step, so that all ranks see it in time:
     a rank that learns of it late would go on alone. Training goes on meanwhile."""
 
-    def fitting(self, count: int) -> int:
+    def largest_world(self, count: int) -> int:
         """Members of the largest world that so many may form; 0: none."""
         most = min(count, self.max_nodes)
         if self.sizes:

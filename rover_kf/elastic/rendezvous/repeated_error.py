@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.coordinator_state import SeenError
-from rover_kf.elastic.rendezvous.progress import Progress
+from rover_kf.api.coordinator_state import LastError
+from rover_kf.elastic.rendezvous.progress import StepProgress
 
 BEGINNING = 60.0
 """Seconds of a round in which a script that reports no steps counts as at its beginning."""
@@ -20,12 +20,12 @@ SLACK = 2
 
 
 @dataclasses.dataclass(slots=True)
-class Recurrence:
+class RepeatedErrorDetector:
     """The last error that a repetition would prove to be permanent."""
 
-    last: SeenError | None = None
+    last: LastError | None = None
 
-    def again(self, signature: str, progress: Progress, now: float) -> bool:
+    def is_repeat(self, signature: str, progress: StepProgress, now: float) -> bool:
         """Note an error of the round that ``progress`` is of; True if it is the last one again.
 
         Args:
@@ -33,10 +33,10 @@ class Recurrence:
             progress: of the round that the error ended.
             now: the time, by the clock that the round's begin was taken with.
         """
-        unknown = not progress.ever and now - progress.began > BEGINNING
+        unknown = not progress.any_reported and now - progress.began > BEGINNING
         if not signature or unknown:
             return False
-        before, self.last = self.last, SeenError(signature, progress.step)
+        before, self.last = self.last, LastError(signature, progress.step)
         if before is None or before.signature != signature:
             return False
         if before.step is None or progress.step is None:

@@ -8,11 +8,11 @@ Used by rendezvous.py only.
 from __future__ import annotations
 
 from rover_kf.api.membership import WatchReply
-from rover_kf.elastic.rendezvous.member import State
+from rover_kf.elastic.rendezvous.member import MemberPhase
 from rover_kf.elastic.rendezvous.world import World
 
 
-class StackCall:
+class StackRequest:
     """Who has still to be told.
 
     Args:
@@ -21,19 +21,19 @@ class StackCall:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._untold: set[str] = set()
+        self._pending: set[str] = set()
 
     def begin(self) -> None:
         """Every member that runs shall send the stacks of its processes."""
-        self._untold = {seat.member.pod for seat in self._world.members()}
+        self._pending = {seat.member.pod for seat in self._world.members()}
 
-    def announce(self) -> None:
+    def send_pending(self) -> None:
         """Tell those whose request is there to be answered."""
-        for pod in sorted(self._untold):
-            seat = self._world.seats.get(pod)
-            if seat is None or seat.state is not State.RUNNING:
-                self._untold.discard(pod)
+        for pod in sorted(self._pending):
+            seat = self._world.member_index.get(pod)
+            if seat is None or seat.phase is not MemberPhase.RUNNING:
+                self._pending.discard(pod)
             elif seat.ticket is not None:
-                self._untold.discard(pod)
+                self._pending.discard(pod)
                 order = WatchReply(action="stacks", drain_at=self._world.drain_at)
                 self._world.reply(seat, order)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from rover_kf.api.faults.cpu_raises import CpuGrowth, CpuUse
+from rover_kf.api.faults.cpu_raises import CpuLimitRaises, CpuUse
 
 THROTTLED = 0.25
 """Share of the time from which on a pod counts as short: each such period makes a step wait."""
@@ -33,7 +33,7 @@ ROUND = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Bounds:
+class CpuRaiseLimits:
     """What may be had at most, in thousandths of a core of one container; None: no bound."""
 
     policy: int | None = None
@@ -42,7 +42,7 @@ class Bounds:
     """What the largest node has for it."""
 
     @property
-    def most(self) -> float:
+    def maximum(self) -> float:
         """The lower one."""
         return min(
             (one for one in (self.policy, self.node) if one is not None), default=float("inf")
@@ -50,44 +50,44 @@ class Bounds:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Growth:
+class CpuRaiseDecision:
     """What follows from what was seen."""
 
-    state: CpuGrowth
+    state: CpuLimitRaises
     limit: int | None = None
     """The new limit in thousandths of a core; None leaves it as it is."""
-    refusal: str = ""
+    denial_reason: str = ""
     """Why it is not raised, though pods are short."""
-    short: Mapping[str, CpuUse] = dataclasses.field(default_factory=dict)
+    throttled_pods: Mapping[str, CpuUse] = dataclasses.field(default_factory=dict)
     """By pod, those that are."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pace:
+class TrainingRate:
     """How the job has trained since the last raise."""
 
     rate: float
     """Steps a second."""
     nodes: int = 0
     """Pods that train."""
-    waits: float = 0.0
+    wait_fraction: float = 0.0
     """Share of a step that is spent waiting for data."""
 
     @property
-    def starves(self) -> bool:
+    def is_starved(self) -> bool:
         """Whether steps wait for data."""
-        return self.waits > STARVED
+        return self.wait_fraction > STARVED
 
 
-def decide(
+def decide_raise(
     uses: Mapping[str, CpuUse],
-    state: CpuGrowth,
+    state: CpuLimitRaises,
     limit: int,
-    bounds: Bounds,
+    bounds: CpuRaiseLimits,
     *,
-    pace: Pace,
+    training_rate: TrainingRate,
     now: float,
-) -> Growth:
+) -> CpuRaiseDecision:
     """Whether and how far to raise the limit of a replica type.
 
     Args:
@@ -95,32 +95,34 @@ def decide(
         state: what was done before.
         limit: that the type's pods shall have now, in thousandths of a core.
         bounds: what may be had.
-        pace: of the job since the last raise.
+        training_rate: of the job since the last raise.
         now: Unix seconds of who asks.
     """
-    rate, least = pace.rate, STARVING if pace.starves else THROTTLED
+    rate, least = training_rate.rate, STARVING if training_rate.is_starved else THROTTLED
     short = {
         pod: use
         for pod, use in uses.items()
         if use.throttled >= least and use.limit * 1000 >= NEARLY * limit
     }
     if not short:
-        return Growth(state)
-    if state.raises and state.nodes == pace.nodes and rate < state.rate * (1 + LEAST_GAIN):
+        return CpuRaiseDecision(state)
+    if state.raises and state.nodes == training_rate.nodes and rate < state.rate * (1 + LEAST_GAIN):
         why = (
             f"the last raise brought too little, {state.rate:.3g} -> {rate:.3g} steps/s: it is not "
             "what the job waits for"
         )
-        return Growth(state, refusal=why, short=short)
+        return CpuRaiseDecision(state, denial_reason=why, throttled_pods=short)
     if bounds.policy is not None and limit >= bounds.policy:
-        return Growth(state, refusal="cpu.max is reached: raise it", short=short)
-    if limit >= bounds.most:
+        return CpuRaiseDecision(
+            state, denial_reason="cpu.max is reached: raise it", throttled_pods=short
+        )
+    if limit >= bounds.maximum:
         why = "no node has more cores for a pod of this job: use more replicas"
-        return Growth(state, refusal=why, short=short)
+        return CpuRaiseDecision(state, denial_reason=why, throttled_pods=short)
     worst = max(use.throttled for use in short.values())
     times = 4 if worst >= MOSTLY else 2
-    wanted = int(min(-(-times * limit // ROUND) * ROUND, bounds.most))
+    wanted = int(min(-(-times * limit // ROUND) * ROUND, bounds.maximum))
     raised = dataclasses.replace(
-        state, raises=state.raises + 1, at=now, rate=rate, nodes=pace.nodes
+        state, raises=state.raises + 1, raised_at=now, rate=rate, nodes=training_rate.nodes
     )
-    return Growth(raised, limit=wanted, short=short)
+    return CpuRaiseDecision(raised, limit=wanted, throttled_pods=short)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rover_kf.api.faults.memory_raises import MemoryGrowth, MemoryKill, MemoryTrend
+from rover_kf.api.faults.memory_raises import MemoryLimitRaises, MemoryTrend, OomKill
 
-MOST_RAISES = 4
+MAX_RAISES = 4
 """After so many something grows without end, and more memory only puts the end off."""
 MARGIN = 100_000_000
 """Bytes beside a fifth of the limit: for a small limit half of it is too little to matter."""
@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Bounds:
+class MemoryRaiseLimits:
     """What may be had at most, in bytes of one trainer container."""
 
     policy: int
@@ -46,7 +46,7 @@ class Bounds:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Work:
+class RemainingWork:
     """What is left to do, and what an interruption costs."""
 
     seconds_left: float
@@ -54,21 +54,25 @@ class Work:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Growth:
+class MemoryRaiseDecision:
     """What follows from the kills that are known."""
 
-    state: MemoryGrowth
+    state: MemoryLimitRaises
     limit: int | None = None
     """The new limit in bytes; None leaves it as it is."""
-    refusal: str = ""
+    denial_reason: str = ""
     """Why it is not raised, though a kill asks for it."""
-    foreseen: str = ""
+    predicted_reason: str = ""
     """Why it is raised before anything was killed; empty after a kill."""
 
 
-def decide(
-    kills: Sequence[MemoryKill], state: MemoryGrowth, limit: int, bounds: Bounds, now: float
-) -> Growth:
+def after_oom(
+    kills: Sequence[OomKill],
+    state: MemoryLimitRaises,
+    limit: int,
+    bounds: MemoryRaiseLimits,
+    now: float,
+) -> MemoryRaiseDecision:
     """Whether and how far to raise the limit of a replica type.
 
     Args:
@@ -78,25 +82,33 @@ def decide(
         bounds: what may be had.
         now: Unix seconds of who asks.
     """
-    unknown = [kill.at for kill in kills if not kill.limit and kill.at > state.seen_until]
-    settled = now - state.at >= SETTLE_SECONDS
+    unknown = [
+        kill.killed_at for kill in kills if not kill.limit and kill.killed_at > state.seen_until
+    ]
+    settled = now - state.raised_at >= SETTLE_SECONDS
     counts = [kill for kill in kills if kill.limit and kill.limit + PAGES > limit]
     if unknown:
         state = dataclasses.replace(state, seen_until=max(unknown))
     if not counts and not (unknown and settled):
-        return Growth(state)
+        return MemoryRaiseDecision(state)
     limit = max([limit, *(kill.limit for kill in counts)])
-    if refusal := _refusal(state, limit, bounds):
-        return Growth(state, refusal=refusal)
+    if refusal := _denial_reason(state, limit, bounds):
+        return MemoryRaiseDecision(state, denial_reason=refusal)
     most = min(bounds.policy, bounds.node or bounds.policy)
-    wanted = min(grown(limit, state.raises), most)
-    raised = dataclasses.replace(state, raises=state.raises + 1, at=now)
-    return Growth(raised, limit=wanted)
+    wanted = min(next_limit(limit, state.raises), most)
+    raised = dataclasses.replace(state, raises=state.raises + 1, raised_at=now)
+    return MemoryRaiseDecision(raised, limit=wanted)
 
 
-def foresee(
-    trend: MemoryTrend, state: MemoryGrowth, limit: int, bounds: Bounds, *, work: Work, now: float
-) -> Growth:
+def before_oom(
+    trend: MemoryTrend,
+    state: MemoryLimitRaises,
+    limit: int,
+    bounds: MemoryRaiseLimits,
+    *,
+    work: RemainingWork,
+    now: float,
+) -> MemoryRaiseDecision:
     """Whether the limit would be reached before the work is done, and soon; raised in time then.
 
     Args:
@@ -108,40 +120,40 @@ def foresee(
         now: Unix seconds of who asks.
     """
     room = NEARLY * limit - trend.memory
-    if trend.rising < RISING or trend.per_second <= 0 or now - state.at < SETTLE_SECONDS:
-        return Growth(state)
+    if trend.rising < RISING or trend.per_second <= 0 or now - state.raised_at < SETTLE_SECONDS:
+        return MemoryRaiseDecision(state)
     seconds = max(room, 0.0) / trend.per_second
     soon = max(SOON_SECONDS, 2 * work.restart_seconds)
     near = min(soon, work.seconds_left)
     growth = trend.per_second * near
     little = growth < LEAST_GROWTH * limit and not trend.memory < limit <= trend.memory + growth
-    if seconds >= near or little or _refusal(state, limit, bounds):
-        return Growth(state)
+    if seconds >= near or little or _denial_reason(state, limit, bounds):
+        return MemoryRaiseDecision(state)
     peak = trend.memory + trend.per_second * work.seconds_left
     most = min(bounds.policy, bounds.node or bounds.policy)
-    wanted = min(max(grown(limit, state.raises), _whole(peak * BEYOND)), most)
+    wanted = min(max(next_limit(limit, state.raises), _round_up(peak * BEYOND)), most)
     why = (
         f"it grows by {trend.per_second / MIB:.2f} MiB/s since {trend.seconds:.0f} s and would "
         f"reach the limit in {seconds:.0f} s"
     )
-    raised = dataclasses.replace(state, raises=state.raises + 1, at=now)
-    return Growth(raised, limit=wanted, foreseen=why)
+    raised = dataclasses.replace(state, raises=state.raises + 1, raised_at=now)
+    return MemoryRaiseDecision(raised, limit=wanted, predicted_reason=why)
 
 
-def grown(limit: int, raises: int) -> int:
+def next_limit(limit: int, raises: int) -> int:
     """The next limit without bounds, in whole MiB: half as much again at first, then twice."""
     wanted = 2 * limit if raises else max(limit * 3 // 2, limit * 6 // 5 + MARGIN)
-    return _whole(wanted)
+    return _round_up(wanted)
 
 
-def _whole(wanted: float) -> int:
-    return -int(-wanted // MIB) * MIB
+def _round_up(size: float) -> int:
+    return -int(-size // MIB) * MIB
 
 
-def _refusal(state: MemoryGrowth, limit: int, bounds: Bounds) -> str:
-    if state.raises >= MOST_RAISES:
+def _denial_reason(state: MemoryLimitRaises, limit: int, bounds: MemoryRaiseLimits) -> str:
+    if state.raises >= MAX_RAISES:
         return (
-            f"it was raised {MOST_RAISES} times already: look for what grows without end, or set "
+            f"it was raised {MAX_RAISES} times already: look for what grows without end, or set "
             "a limit that is enough"
         )
     if bounds.policy <= limit:

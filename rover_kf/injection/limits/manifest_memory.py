@@ -8,24 +8,41 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import adapters, quantities
-from rover_kf.injection.limits.raised_limit import Raise, ResourceLimit
+from rover_kf.injection.limits.raised_limit import LimitRaise, ResourceLimit
 
-__all__ = ["MEMORY", "Raise", "annotation", "beside", "most", "of", "patch", "raised", "replica",
-           "resize", "resources", "stated"]  # fmt: skip
+__all__ = [
+    "MEMORY",
+    "LimitRaise",
+    "annotation",
+    "limit_of",
+    "max_limit",
+    "other_containers_request",
+    "patch",
+    "raised",
+    "replica",
+    "resize",
+    "resources",
+    "stated",
+]  # fmt: skip
 
 MEMORY = ResourceLimit(
     "memory", names.MEMORY_RAISED_ANNOTATION, quantities.parse_bytes, quantities.format_bytes
 )
-of, raised, stated, annotation = MEMORY.of, MEMORY.raised, MEMORY.stated, MEMORY.annotation
+limit_of, raised, stated, annotation = (
+    MEMORY.limit_of,
+    MEMORY.raised,
+    MEMORY.stated,
+    MEMORY.annotation,
+)
 resources, resize, replica = MEMORY.resources, MEMORY.resize, MEMORY.replica
-patch, beside = MEMORY.patch, MEMORY.beside
+patch, other_containers_request = MEMORY.patch, MEMORY.other_containers_request
 
 
-def most(manifest: Manifest) -> int:
+def max_limit(manifest: Manifest) -> int:
     """The largest of the trainers' limits in a job's manifest, in bytes; 0 if none is stated."""
     try:
         adapter = adapters.adapter_for(manifest)
         trainers = [adapter.trainer(one) for one in adapter.replicas(manifest)]
-        return max((of(trainer) or 0 for trainer in trainers), default=0)
+        return max((limit_of(trainer) or 0 for trainer in trainers), default=0)
     except (errors.ManifestError, LookupError, TypeError, StopIteration, ValueError):
         return 0  # not a job that could be admitted: nothing is known of it

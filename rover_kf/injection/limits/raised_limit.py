@@ -21,7 +21,7 @@ Resources = dict[str, dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Raise:
+class LimitRaise:
     """A limit that rover-kf raised, in the resource's unit."""
 
     stated: int
@@ -36,14 +36,14 @@ class ResourceLimit:
 
     resource: str
     """As a manifest names it."""
-    known_by: str
+    annotation_key: str
     """The annotation that keeps raises."""
     parse: Callable[[object], int]
     """Reads a quantity in whole units; raises ValueError."""
-    text: Callable[[int], str]
+    format: Callable[[int], str]
     """Writes one."""
 
-    def of(self, container: Mapping[str, Any]) -> int | None:
+    def limit_of(self, container: Mapping[str, Any]) -> int | None:
         """The container's limit; None if it has none.
 
         Raises:
@@ -63,9 +63,9 @@ class ResourceLimit:
         limits = dict(given.get("limits") or {})
         requests = dict(given.get("requests") or {})
         asked = requests.get(self.resource)
-        if asked is not None and self.parse(asked) == self.of(container):
-            requests[self.resource] = self.text(limit)
-        limits[self.resource] = self.text(limit)
+        if asked is not None and self.parse(asked) == self.limit_of(container):
+            requests[self.resource] = self.format(limit)
+        limits[self.resource] = self.format(limit)
         return {**given, "limits": limits, **({"requests": requests} if requests else {})}
 
     def resize(self, container: Mapping[str, Any]) -> Resources:
@@ -76,16 +76,16 @@ class ResourceLimit:
         given = container["resources"]
         amount = {self.resource: given["limits"][self.resource]}
         asked = (given.get("requests") or {}).get(self.resource)
-        follows = asked is None or self.parse(asked) == self.of(container)
+        follows = asked is None or self.parse(asked) == self.limit_of(container)
         return {"limits": amount, "requests": dict(amount)} if follows else {"limits": amount}
 
-    def raised(self, manifest: Manifest) -> dict[str, Raise]:
+    def raised(self, manifest: Manifest) -> dict[str, LimitRaise]:
         """The limits that were raised, by replica type as written."""
         annotations = manifest["metadata"].get("annotations") or {}
         try:
-            found = json.loads(annotations.get(self.known_by) or "{}")
+            found = json.loads(annotations.get(self.annotation_key) or "{}")
             return {
-                str(key): Raise(self.parse(low), self.parse(high))
+                str(key): LimitRaise(self.parse(low), self.parse(high))
                 for key, (low, high) in found.items()
             }
         except (ValueError, TypeError, AttributeError, RecursionError):
@@ -103,17 +103,19 @@ class ResourceLimit:
             None if it was not raised, or if somebody changed it afterwards.
         """
         known = self.raised(manifest).get(key)
-        return known.stated if known is not None and known.limit == self.of(trainer) else None
+        return known.stated if known is not None and known.limit == self.limit_of(trainer) else None
 
-    def annotation(self, limits: Mapping[str, Raise]) -> str:
+    def annotation(self, limits: Mapping[str, LimitRaise]) -> str:
         """The annotation's text."""
-        texts = {key: [self.text(one.stated), self.text(one.limit)] for key, one in limits.items()}
+        texts = {
+            key: [self.format(one.stated), self.format(one.limit)] for key, one in limits.items()
+        }
         return json.dumps(texts, sort_keys=True)
 
     def replica(self, given: Replica, adapter: JobAdapter, limit: int) -> dict[str, Any]:
         """The spec of a replica type with another limit."""
         template = given.spec["template"]
-        changed = keyed_lists.replaced(
+        changed = keyed_lists.replace_item(
             template["spec"],
             "containers",
             adapter.container,
@@ -126,7 +128,7 @@ class ResourceLimit:
         containers = self.replica(given, adapter, limit)["template"]["spec"]["containers"]
         return {adapter.specs: {given.key: {"template": {"spec": {"containers": containers}}}}}
 
-    def beside(self, given: Replica, adapter: JobAdapter) -> int:
+    def other_containers_request(self, given: Replica, adapter: JobAdapter) -> int:
         """What the pod's other containers ask for while the trainer runs."""
         pod = given.spec["template"]["spec"]
         others = [item for item in pod["containers"] if item["name"] != adapter.container]
@@ -135,9 +137,9 @@ class ResourceLimit:
             for item in pod.get("initContainers") or ()
             if item.get("restartPolicy") == "Always"
         ]
-        return sum(map(self._asked, others))
+        return sum(map(self._requested, others))
 
-    def _asked(self, container: Mapping[str, Any]) -> int:
+    def _requested(self, container: Mapping[str, Any]) -> int:
         given = container.get("resources") or {}
         both = {**(given.get("limits") or {}), **(given.get("requests") or {})}
         return self.parse(both[self.resource]) if self.resource in both else 0

@@ -23,15 +23,15 @@ from rover_kf.injection.policy.sections import (
     LaunchPolicy,
     MemoryPolicy,
     NodesPolicy,
+    PolicySection,
     PreflightPolicy,
     ScalingPolicy,
-    Section,
     StragglerPolicy,
     TlsPolicy,
 )
 
 
-class RoverPolicy(Section):
+class RoverPolicy(PolicySection):
     """All wishes of one job, with defaults filled in.
 
     Usage::
@@ -70,7 +70,10 @@ class RoverPolicy(Section):
         Raises:
             PolicyError: an unknown key, a wrong value, or min above max.
         """
-        stated = {**_own(defaults or {}, "defaults", bare=True), **_own(annotations, source)}
+        stated = {
+            **_parse_stated(defaults or {}, "defaults", bare=True),
+            **_parse_stated(annotations, source),
+        }
         sections: dict[str, dict[str, object]] = {}
         for key, value in stated.items():
             section, field = key.split(".", 1)
@@ -82,7 +85,7 @@ class RoverPolicy(Section):
                 error.key, error.value, allowed=error.allowed, source=source
             ) from None
         except pydantic.ValidationError as error:
-            raise _refusal(error, source) from error
+            raise _to_policy_error(error, source) from error
         _check_numbers(found, source)
         return found
 
@@ -97,7 +100,7 @@ class RoverPolicy(Section):
         }
 
 
-_TOO_MUCH = 2**63
+_NUMBER_LIMIT = 2**63
 
 _NOT_POLICY = {
     names.CPU_RAISED_ANNOTATION,
@@ -119,14 +122,16 @@ def keys() -> Iterator[str]:
             yield f"{section}.{field.replace('_', '-')}"
 
 
-def allowed(key: str) -> str:
+def describe_allowed(key: str) -> str:
     """The phrase that says what may stand at a key (without prefix)."""
     section, field = key.split(".", 1)
     model = type(RoverPolicy.model_fields[section].default)
     return str(model.model_fields[field.replace("-", "_")].description)
 
 
-def _own(stated: Mapping[str, object], source: str, *, bare: bool = False) -> dict[str, object]:
+def _parse_stated(
+    stated: Mapping[str, object], source: str, *, bare: bool = False
+) -> dict[str, object]:
     known = tuple(keys())
     found: dict[str, object] = {}
     for full, value in stated.items():
@@ -138,7 +143,7 @@ def _own(stated: Mapping[str, object], source: str, *, bare: bool = False) -> di
             say = f"no such key; did you mean {names.PREFIX}{nearest[0]}?"
             raise errors.PolicyError(full, value, allowed=say, source=source)
         if not isinstance(value, str):
-            say = f"text in quotes: {allowed(key)}"
+            say = f"text in quotes: {describe_allowed(key)}"
             raise errors.PolicyError(names.PREFIX + key, value, allowed=say, source=source)
         found[key] = value
     return found
@@ -149,22 +154,22 @@ def _check_numbers(policy: RoverPolicy, source: str) -> None:
     for section, fields in policy.model_dump(exclude_unset=True).items():
         for field, value in fields.items():
             numbers = value if isinstance(value, (list, tuple)) else (value,)
-            if any(isinstance(item, (int, float)) and not _is_modest(item) for item in numbers):
+            if any(isinstance(item, (int, float)) and not _is_bounded(item) for item in numbers):
                 key = f"{section}.{field.replace('_', '-')}"
-                say = f"{allowed(key)}, below 2^63"
+                say = f"{describe_allowed(key)}, below 2^63"
                 raise errors.PolicyError(names.PREFIX + key, value, allowed=say, source=source)
 
 
-def _is_modest(number: float) -> bool:
-    return -_TOO_MUCH < number < _TOO_MUCH
+def _is_bounded(number: float) -> bool:
+    return -_NUMBER_LIMIT < number < _NUMBER_LIMIT
 
 
-def _refusal(error: pydantic.ValidationError, source: str) -> errors.PolicyError:
+def _to_policy_error(error: pydantic.ValidationError, source: str) -> errors.PolicyError:
     first = error.errors()[0]
     section, field = (str(part) for part in first["loc"][:2])
     key = f"{section}.{field.replace('_', '-')}"
     return errors.PolicyError(
-        names.PREFIX + key, first["input"], allowed=allowed(key), source=source
+        names.PREFIX + key, first["input"], allowed=describe_allowed(key), source=source
     )
 
 

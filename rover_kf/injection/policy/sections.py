@@ -38,19 +38,19 @@ def _split_sizes(value: object) -> object:
 
 def _kinds(value: str) -> str:
     try:
-        failure_kinds.budgets(value)
+        failure_kinds.parse_budgets(value)
     except errors.InputError as cause:
         raise ValueError(str(cause)) from cause
     return value
 
 
-class Section(pydantic.BaseModel):
+class PolicySection(pydantic.BaseModel):
     """A frozen part of a policy; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
 
 
-class CheckpointPolicy(Section):
+class CheckpointPolicy(PolicySection):
     """When state goes to memory and to storage."""
 
     path: str | None = Field(
@@ -127,7 +127,7 @@ class CheckpointPolicy(Section):
     """Bytes of all slots of a pod; None takes half of the trainer's memory."""
 
 
-class ScalingPolicy(Section):
+class ScalingPolicy(PolicySection):
     """How far replicas may follow throughput; counts are Worker replicas, as in elasticPolicy."""
 
     mode: Literal["off", "recommend", "auto"] = Field(
@@ -174,7 +174,7 @@ class ScalingPolicy(Section):
         return self
 
 
-class MemoryPolicy(Section):
+class MemoryPolicy(PolicySection):
     """How far a trainer's memory may be raised."""
 
     max: Bytes | None = Field(
@@ -186,7 +186,7 @@ class MemoryPolicy(Section):
     never raised."""
 
 
-class CpuPolicy(Section):
+class CpuPolicy(PolicySection):
     """How far CPU may be raised where it holds training back."""
 
     max: Cores | None = Field(
@@ -198,7 +198,7 @@ class CpuPolicy(Section):
     it holds one back, with scaling.mode auto; None: it is never raised."""
 
 
-class FailurePolicy(Section):
+class FailurePolicy(PolicySection):
     """How often a job may be restarted in place."""
 
     restarts: int = Field(default=10, ge=0, description="a whole number, 0 or more")
@@ -232,7 +232,7 @@ class FailurePolicy(Section):
     pods end, what they held is free, and it goes on from storage when it is resumed."""
 
 
-class HangPolicy(Section):
+class HangPolicy(PolicySection):
     """What follows when no rank makes a step any more."""
 
     action: Literal["restart", "report", "off"] = Field(
@@ -251,7 +251,7 @@ class HangPolicy(Section):
     """A hang lasts at least so many times the slowest of a hundred steps."""
 
 
-class StragglerPolicy(Section):
+class StragglerPolicy(PolicySection):
     """What follows when the others wait for a rank that is slow by itself."""
 
     action: Literal["report", "replace"] = Field(default="report", description="report or replace")
@@ -264,7 +264,7 @@ class StragglerPolicy(Section):
     """Most pods that are replaced for it in the job's life."""
 
 
-class PreflightPolicy(Section):
+class PreflightPolicy(PolicySection):
     """Whether nodes are checked before they train."""
 
     mode: Literal["off", "report", "exclude"] = Field(
@@ -278,7 +278,7 @@ class PreflightPolicy(Section):
     """After which a measurement that has not ended has failed."""
 
 
-class LaunchPolicy(Section):
+class LaunchPolicy(PolicySection):
     """What becomes of a job whose launcher, a step of a pipeline, is not heard of any more."""
 
     lease: Seconds = Field(
@@ -292,7 +292,7 @@ class LaunchPolicy(Section):
     started again; ``delete`` needs a right that the controller has by a component alone."""
 
 
-class TlsPolicy(Section):
+class TlsPolicy(PolicySection):
     """Whether sidecars encrypt what they say to each other, and with whose certificates."""
 
     secret: str | None = Field(
@@ -318,7 +318,7 @@ class TlsPolicy(Section):
         return self
 
 
-class NodesPolicy(Section):
+class NodesPolicy(PolicySection):
     """What may be done to nodes for the sake of all jobs."""
 
     cordon: Literal["off", "on"] = Field(default="off", description="off or on")

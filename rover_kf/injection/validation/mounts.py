@@ -17,7 +17,7 @@ _READ_ONLY_VOLUMES = ("configMap", "secret", "downwardAPI", "projected", "image"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class RequiredMount:
     """A folder that a policy names."""
 
     key: str
@@ -25,15 +25,15 @@ class Wanted:
     path: str
 
 
-def place(replica: Replica, trainer: Mapping[str, Any]) -> str:
+def describe_location(replica: Replica, trainer: Mapping[str, Any]) -> str:
     """Where the manifest says what is mounted."""
     return f"{replica.path}.template.spec.containers[{trainer['name']}].volumeMounts"
 
 
-def check(
+def find_mount(
     replica: Replica,
     trainer: Mapping[str, Any],
-    wanted: Wanted,
+    required: RequiredMount,
     source: str,
     *,
     allow_unmounted: bool,
@@ -43,7 +43,7 @@ def check(
     Args:
         replica: the type.
         trainer: its container.
-        wanted: the folder.
+        required: the folder.
         source: file or object named in errors.
         allow_unmounted: accept that no mount covers it.
 
@@ -51,24 +51,26 @@ def check(
         PolicyError: the folder cannot be on a volume.
         ManifestError: no mount covers it, or it cannot be written to.
     """
-    stated = wanted.path
+    stated = required.path
     if ".." in stated.split("/") or storage_mount.covers(names.HOME, stated):
         allowed = f"an absolute path without .. and outside {names.HOME}, which is memory"
-        raise errors.PolicyError(names.PREFIX + wanted.key, stated, allowed=allowed, source=source)
+        raise errors.PolicyError(
+            names.PREFIX + required.key, stated, allowed=allowed, source=source
+        )
     mount = storage_mount.covering_mount(trainer, stated)
     if mount is None:
         if allow_unmounted:
             return None
         where = [item["mountPath"] for item in trainer.get("volumeMounts") or ()]
-        allowed = f"a mount that holds {stated} ({names.PREFIX}{wanted.key})"
+        allowed = f"a mount that holds {stated} ({names.PREFIX}{required.key})"
         raise errors.ManifestError(
-            place(replica, trainer), where or None, allowed=allowed, source=source
+            describe_location(replica, trainer), where or None, allowed=allowed, source=source
         )
     volume = storage_mount.volume_of(replica.spec["template"]["spec"], mount)
     if mount.get("readOnly") or _is_read_only(volume):
         allowed = f"a mount that may be written: checkpoints go to {stated}"
         raise errors.ManifestError(
-            place(replica, trainer), dict(mount), allowed=allowed, source=source
+            describe_location(replica, trainer), dict(mount), allowed=allowed, source=source
         )
     return mount
 

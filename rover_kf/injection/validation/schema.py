@@ -16,7 +16,7 @@ from rover_kf.api.jobs import Manifest
 from rover_kf.injection.adapters import JobAdapter
 
 
-def check(manifest: Manifest, adapter: JobAdapter, source: str) -> None:
+def check_schema(manifest: Manifest, adapter: JobAdapter, source: str) -> None:
     """Refuse a manifest in which the job's parts are missing or of the wrong type.
 
     Raises:

@@ -20,13 +20,13 @@ _PORT = "tfjob-port"
 """The operator's name for the port of a TensorFlow process; 2222 if there is none."""
 _DYNAMIC = "spec.enableDynamicWorker"
 _SPECS = f"spec.{TENSORFLOW.specs}"
-_MOST = names.PREFIX + "scaling.max"
+_SCALING_MAX_KEY = names.PREFIX + "scaling.max"
 _SUSPEND = (
     "Set spec.runPolicy.suspend to true, wait until its pods are gone, then change it and resume"
 )
 
 
-def check(manifest: Manifest, policy: RoverPolicy, source: str) -> None:
+def check_tfjob(manifest: Manifest, policy: RoverPolicy, source: str) -> None:
     """Refuse a TFJob that could not train.
 
     Raises:
@@ -52,7 +52,7 @@ def is_dynamic(manifest: Manifest) -> bool:
     return bool(manifest["spec"].get("enableDynamicWorker"))
 
 
-def cluster(manifest: Manifest, most_workers: int) -> str:
+def dynamic_cluster_spec(manifest: Manifest, most_workers: int) -> str:
     """The addresses of all processes that such a job may ever have, as JSON.
 
     The kubelet puts job and namespace in, from variables that stand before this one.
@@ -87,12 +87,15 @@ def check_update(old: Manifest, new: Manifest, source: str) -> None:
     if dynamic != is_dynamic(new):
         allowed = f"{str(dynamic).lower()} while the job runs: {_SUSPEND}"
         raise errors.ManifestError(_DYNAMIC, not dynamic, allowed=allowed, source=source)
-    if dynamic and _most(old) != _most(new):
+    if dynamic and _scaling_max(old) != _scaling_max(new):
         allowed = (
-            f"{_most(old)} while the job runs: its PS were started with the addresses of so many "
+            f"{_scaling_max(old)} while the job runs: its PS were started with the "
+            "addresses of so many "
             f"workers. {_SUSPEND}"
         )
-        raise errors.PolicyError(_MOST, _most(new), allowed=allowed, source=source)
+        raise errors.PolicyError(
+            _SCALING_MAX_KEY, _scaling_max(new), allowed=allowed, source=source
+        )
     before = {item.key: item.replicas for item in TENSORFLOW.replicas(old)}
     after = {item.key: item.replicas for item in TENSORFLOW.replicas(new)}
     for key in (*before, *(key for key in after if key not in before)):
@@ -123,8 +126,8 @@ def _check_dynamic(policy: RoverPolicy, counts: Mapping[str, int], source: str) 
         _refuse("scaling.max", None, allowed, source)
 
 
-def _most(job: Manifest) -> str | None:
-    found = (job["metadata"].get("annotations") or {}).get(_MOST)
+def _scaling_max(job: Manifest) -> str | None:
+    found = (job["metadata"].get("annotations") or {}).get(_SCALING_MAX_KEY)
     return None if found is None else str(found)
 
 

@@ -40,7 +40,7 @@ def validate(
         PolicyError: an annotation is wrong, or does not go with the job.
     """
     adapter = adapter_for(manifest, source=source)
-    schema.check(manifest, adapter, source)
+    schema.check_schema(manifest, adapter, source)
     metadata = manifest["metadata"]
     label = (metadata.get("labels") or {}).get(names.INJECT_LABEL, "true")
     if label != "true":
@@ -52,14 +52,14 @@ def validate(
     )
     _check_templates(manifest, adapter, source)
     if adapter is TENSORFLOW:
-        tfjob_rules.check(manifest, policy, source)
+        tfjob_rules.check_tfjob(manifest, policy, source)
     else:
         _check_without_servers(policy, source)
     _check_bounds(manifest, adapter, policy, source)
     for replica in adapter.replicas(manifest):
         trainer = adapter.trainer(replica)
         _check_reserved(replica, trainer, source)
-        alone = replica.kind in adapter.alone(manifest)
+        alone = replica.kind in adapter.standalone_types(manifest)
         if replica.kind == "ps" or not alone:
             _check_shards(replica, trainer, policy, source, allow_unmounted=allow_unmounted)
         if alone:
@@ -75,7 +75,7 @@ def storage_warnings(plans: tuple[ReplicaPlan, ...]) -> tuple[Event, ...]:
     for item in plans:
         pod = item.replica.spec["template"]["spec"]
         mount = item.storage_mount
-        if mount is not None and (kind := storage_mount.of_a_pod(pod, mount)):
+        if mount is not None and (kind := storage_mount.per_pod_volume_type(pod, mount)):
             message = (
                 f"{item.replica.path}: {item.policy.checkpoint.path} is on a volume of type "
                 f"{kind}, which ends with its pod and is not seen by the others; use a shared one"
@@ -151,17 +151,18 @@ def _check_reserved(replica: Replica, trainer: Mapping[str, Any], source: str) -
     found += [
         (f"{path}.initContainers", item["name"])
         for item in pod.get("initContainers") or ()
-        if item["name"] in ours and not sidecar_container.is_ours(item)
+        if item["name"] in ours and not sidecar_container.is_managed(item)
     ]
     found += [
         (f"{path}.volumes", item["name"])
         for item in pod.get("volumes") or ()
-        if item["name"] in volumes.NAMES and not volumes.is_ours(item)
+        if item["name"] in volumes.NAMES and not volumes.is_managed(item)
     ]
     found += [
         (f"{path}.containers[{trainer['name']}].volumeMounts", mount["mountPath"])
         for mount in trainer.get("volumeMounts") or ()
-        if storage_mount.covers(names.HOME, mount["mountPath"]) and not volumes.is_our_mount(mount)
+        if storage_mount.covers(names.HOME, mount["mountPath"])
+        and not volumes.is_managed_mount(mount)
     ]
     for key, value in found:
         allowed = f"another name or place: rover-kf adds its own {value}"
@@ -197,10 +198,10 @@ def _check_path(
     stated = policy.checkpoint.path
     if stated is None or (storage_mount.is_url(stated) and ".." not in stated.split("/")):
         return
-    wanted = mounts.Wanted("checkpoint.path", stated)
-    mount = mounts.check(replica, trainer, wanted, source, allow_unmounted=allow_unmounted)
+    wanted = mounts.RequiredMount("checkpoint.path", stated)
+    mount = mounts.find_mount(replica, trainer, wanted, source, allow_unmounted=allow_unmounted)
     if mount is not None and mount.get("subPathExpr"):
-        path = f"{mounts.place(replica, trainer)}[{mount['mountPath']}].subPathExpr"
+        path = f"{mounts.describe_location(replica, trainer)}[{mount['mountPath']}].subPathExpr"
         allowed = "subPath: the sidecar mounts the same volume without the trainer's variables"
         raise errors.ManifestError(path, mount["subPathExpr"], allowed=allowed, source=source)
 
@@ -217,11 +218,11 @@ def _check_shards(
     stated = policy.checkpoint.shards
     if stated is None:
         return
-    wanted = mounts.Wanted("checkpoint.shards", stated)
-    mount = mounts.check(replica, trainer, wanted, source, allow_unmounted=allow_unmounted)
+    wanted = mounts.RequiredMount("checkpoint.shards", stated)
+    mount = mounts.find_mount(replica, trainer, wanted, source, allow_unmounted=allow_unmounted)
     pod = replica.spec["template"]["spec"]
-    if mount is not None and (kind := storage_mount.of_a_pod(pod, mount)):
+    if mount is not None and (kind := storage_mount.per_pod_volume_type(pod, mount)):
         allowed = f"a volume that Chief and PS share: each pod has an {kind} of its own; {stated}"
         allowed += " is where PS write and the chief has to see it"
-        path = mounts.place(replica, trainer)
+        path = mounts.describe_location(replica, trainer)
         raise errors.ManifestError(path, dict(mount), allowed=allowed, source=source)

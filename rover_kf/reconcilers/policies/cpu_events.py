@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rover_kf.api import names
-from rover_kf.api.faults.cpu_raises import CpuGrowth, CpuUse
+from rover_kf.api.faults.cpu_raises import CpuLimitRaises, CpuUse
 from rover_kf.api.jobs import Event
 from rover_kf.elastic.resources.cpu_limit import STARVED
 from rover_kf.injection import quantities
@@ -20,20 +20,20 @@ UNEVEN = 2.0
 """So many times as busy as any other PS are those on which the work lies unevenly."""
 
 
-def refusal(seen: Observed) -> str:
+def denial_reason(observed: Observed) -> str:
     """Why the policy lets nothing be raised; empty where it does."""
-    if seen.policy.mode == AUTO and not seen.policy.most_cpu:
+    if observed.policy.mode == AUTO and not observed.policy.max_cpu:
         return f"annotation {names.PREFIX}cpu.max is not there: set the most that it may be, as 8"
-    return "" if seen.policy.mode == AUTO else "advice"
+    return "" if observed.policy.mode == AUTO else "advice"
 
 
-def raised(
+def make_raised_event(
     replica: Replica,
     limits: tuple[int, int],
-    state: CpuGrowth,
+    state: CpuLimitRaises,
     more: str,
     *,
-    seen: Observed,
+    observed: Observed,
     now: float,
 ) -> Event:
     """Of a limit that is raised now.
@@ -43,32 +43,32 @@ def raised(
         limits: before and after, in thousandths of a core.
         state: with why, and the steps a second before.
         more: that is to be told.
-        seen: the job.
+        observed: the job.
         now: Unix seconds.
     """
     old, new = map(quantities.format_millicores, limits)
-    most = quantities.format_millicores(seen.policy.most_cpu)
+    most = quantities.format_millicores(observed.policy.max_cpu)
     message = (
-        f"CPU limit of {replica.key} replicas {old} -> {new}, {_how(seen)}: "
-        f"{state.why}, at {state.rate:.3g} steps/s (cpu.max is {most}){more}"
+        f"CPU limit of {replica.key} replicas {old} -> {new}, {_how_raised(observed)}: "
+        f"{state.reason}, at {state.rate:.3g} steps/s (cpu.max is {most}){more}"
     )
     return Event(names.EVENT_CPU_RAISED, message, at=now)
 
 
-def left(
+def make_not_raised_event(
     replica: Replica,
     limits: tuple[int, int | None],
     refused: str,
     short: str,
     more: str,
     *,
-    seen: Observed,
+    observed: Observed,
     now: float,
 ) -> Event:
     """Of a limit that stays as it is, though pods are short."""
     had, wanted = limits
     old = quantities.format_millicores(had)
-    if seen.policy.mode != AUTO and wanted is not None:
+    if observed.policy.mode != AUTO and wanted is not None:
         new = quantities.format_millicores(wanted)
         message = (
             f"{short}: steps wait for it. scaling.mode auto with cpu.max would give {replica.key} "
@@ -81,7 +81,7 @@ def left(
     return Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
 
 
-def why(replica: Replica, short: Mapping[str, CpuUse], waits: float) -> str:
+def describe_throttling(replica: Replica, short: Mapping[str, CpuUse], waits: float) -> str:
     """What is seen of the pods that are short, in a sentence.
 
     Args:
@@ -98,7 +98,9 @@ def why(replica: Replica, short: Mapping[str, CpuUse], waits: float) -> str:
     )
 
 
-def uneven(replica: Replica, short: Mapping[str, CpuUse], uses: Mapping[str, CpuUse]) -> str:
+def describe_imbalance(
+    replica: Replica, short: Mapping[str, CpuUse], uses: Mapping[str, CpuUse]
+) -> str:
     """What is told where the work lies on some parameter servers alone; empty where it does not.
 
     Args:
@@ -119,7 +121,9 @@ def uneven(replica: Replica, short: Mapping[str, CpuUse], uses: Mapping[str, Cpu
     )
 
 
-def spare(replica: Replica, cores: tuple[float, float, float], minutes: float, now: float) -> Event:
+def make_overrequest_event(
+    replica: Replica, cores: tuple[float, float, float], minutes: float, now: float
+) -> Event:
     """Of cores that are asked for and hardly used.
 
     Args:
@@ -137,10 +141,10 @@ def spare(replica: Replica, cores: tuple[float, float, float], minutes: float, n
     return Event(names.EVENT_CPU_OVER_REQUESTED, message, at=now)
 
 
-def _how(seen: Observed) -> str:
-    if seen.resizes:
+def _how_raised(observed: Observed) -> str:
+    if observed.resizes:
         return "in place"
-    if not seen.replaceable:
+    if not observed.replaceable:
         return (
             "for pods that are made anew: this Kubernetes cannot resize a pod that runs, and a "
             "TFJob may fail with a pod that is deleted; suspend and resume the job to give it to "

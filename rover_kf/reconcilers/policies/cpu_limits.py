@@ -15,15 +15,27 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from rover_kf.api import names
-from rover_kf.api.faults.cpu_raises import CpuGrowth, CpuUse
+from rover_kf.api.faults.cpu_raises import CpuLimitRaises, CpuUse
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.api.samples import Throughput
-from rover_kf.elastic.resources.cpu_limit import Bounds, Growth, Pace, decide
+from rover_kf.elastic.resources.cpu_limit import (
+    CpuRaiseDecision,
+    CpuRaiseLimits,
+    TrainingRate,
+    decide_raise,
+)
 from rover_kf.injection import quantities
 from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.limits.manifest_cpu import CPU
-from rover_kf.injection.limits.raised_limit import Raise
-from rover_kf.reconcilers.plan import CpuRaises, Enlarge, Observed, Plan, RaiseLimit, Tell
+from rover_kf.injection.limits.raised_limit import LimitRaise
+from rover_kf.reconcilers.plan import (
+    CpuRaises,
+    EmitJobEvent,
+    Observed,
+    RaiseLimit,
+    ReconcilePlan,
+    ResizeContainer,
+)
 from rover_kf.reconcilers.policies import cpu_events
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import OFF
@@ -34,40 +46,46 @@ SETTLE_SECONDS = 5.0
 """That a raise takes to reach the kernel: windows that begin sooner do not count."""
 DEFERRED_SECONDS = 30.0
 """How long a node may put a resize off for want of room before that is told."""
-MOST_WINDOWS = 5
+MAX_WINDOWS = 5
 """For so many windows a raise is waited for before more replicas are reckoned with, at most."""
 _SERVED = (cpu_events.SERVER, "worker")
 """Of a job with parameter servers, in the order in which they are looked at."""
-MAX_WHY = 160
+MAX_REASON = 160
 """Of why a limit was raised, as the annotation keeps it."""
 
 
-def extend(made: Plan, seen: Observed, now: float) -> Plan:
+def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with limits raised, and with pods brought to their limits."""
-    for replica in _replicas(seen):
-        growth = _growth(replica, seen, made.status, now)
+    for replica in _managed_replicas(observed):
+        growth = _decide_raise(replica, observed, plan.status, now)
         if growth is not None:
-            made = _carry_out(made, replica, growth, seen, now)
-        made = made.then(*_bring_up(replica, seen), status=made.status)
-        made = _tell_stuck(made, replica, seen, now)
-    return dataclasses.replace(made, cpu=raises(seen, made.status, now))
+            plan = _execute(plan, replica, growth, observed, now)
+        plan = plan.with_effects(*_plan_resizes(replica, observed), status=plan.status)
+        plan = _emit_stuck(plan, replica, observed, now)
+    return dataclasses.replace(plan, cpu=raises(observed, plan.status, now))
 
 
-def asks(seen: Observed, memory: JobStatus, now: float) -> bool:
+def needs_node_data(observed: Observed, job_status: JobStatus, now: float) -> bool:
     """Whether it matters what the nodes have, and whether pods can be resized."""
-    for replica in _replicas(seen):
-        growth = None if cpu_events.refusal(seen) else _growth(replica, seen, memory, now)
-        if (growth is not None and growth.limit) or any(_behind(replica, seen)):
+    for replica in _managed_replicas(observed):
+        growth = (
+            None
+            if cpu_events.denial_reason(observed)
+            else _decide_raise(replica, observed, job_status, now)
+        )
+        if (growth is not None and growth.limit) or any(_pods_to_resize(replica, observed)):
             return True
     return False
 
 
 def raises(seen: Observed, memory: JobStatus, now: float) -> CpuRaises:
     """What the raises so far mean to other policies."""
-    newest = max(memory.cpu, key=lambda raised: raised.at, default=None)
-    behind = (pod.name for replica in _replicas(seen) for pod in _behind(replica, seen))
+    newest = max(memory.cpu, key=lambda raised: raised.raised_at, default=None)
+    behind = (
+        pod.name for replica in _managed_replicas(seen) for pod in _pods_to_resize(replica, seen)
+    )
     return CpuRaises(
-        settled_at=newest.at + SETTLE_SECONDS if newest and newest.at else 0.0,
+        settled_at=newest.raised_at + SETTLE_SECONDS if newest and newest.raised_at else 0.0,
         settling=_settling(seen, memory, now),
         behind=tuple(sorted(behind)),
         rate=newest.rate if newest else 0.0,
@@ -79,79 +97,83 @@ def _settling(seen: Observed, memory: JobStatus, now: float) -> float | None:
 
     More cores come before more replicas: what they bring is measured first.
     """
-    raised = max((one.at for one in memory.cpu), default=0.0)
-    late = now - raised > SETTLE_SECONDS + MOST_WINDOWS * seen.policy.window_seconds
-    if not raised or late or len(_whole(seen, raised + SETTLE_SECONDS, now)) >= WINDOWS:
+    raised = max((one.raised_at for one in memory.cpu), default=0.0)
+    late = now - raised > SETTLE_SECONDS + MAX_WINDOWS * seen.policy.window_seconds
+    if not raised or late or len(_full_windows(seen, raised + SETTLE_SECONDS, now)) >= WINDOWS:
         return None
     return now - raised
 
 
-def _replicas(seen: Observed) -> tuple[Replica, ...]:
+def _managed_replicas(observed: Observed) -> tuple[Replica, ...]:
     """Replica types that are looked after: none while the job does not train."""
-    job = seen.job
+    job = observed.job
     if job.finished or job.suspended or job.deleting:
         return ()
     adapter = adapter_for(job.manifest)
     found = adapter.replicas(job.manifest)
     if adapter is not TENSORFLOW:
         return found
-    served = {one.kind: one for one in found if one.kind in seen.alone}
+    served = {one.kind: one for one in found if one.kind in observed.standalone_types}
     return tuple(served[kind] for kind in _SERVED if kind in served and cpu_events.SERVER in served)
 
 
-def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> Growth | None:
+def _decide_raise(
+    replica: Replica, observed: Observed, job_status: JobStatus, now: float
+) -> CpuRaiseDecision | None:
     """What follows from what pods take; None while there is nothing to tell it from."""
-    adapter = adapter_for(seen.job.manifest)
-    limit = CPU.of(adapter.trainer(replica))
-    if limit is None or seen.policy.mode == OFF:
+    adapter = adapter_for(observed.job.manifest)
+    limit = CPU.limit_of(adapter.trainer(replica))
+    if limit is None or observed.policy.mode == OFF:
         return None
-    uses, state = _uses(replica, seen, adapter), _state(replica, memory)
+    uses, state = _uses(replica, observed, adapter), _state(replica, job_status)
     # What a server waits for may be a worker, and the other way round: one after the other.
-    known = memory.cpu if adapter is TENSORFLOW else (state,)
-    raised = max((one.at for one in known), default=0.0)
-    pace = _pace(seen, raised + SETTLE_SECONDS if raised else 0.0, now)
+    known = job_status.cpu if adapter is TENSORFLOW else (state,)
+    raised = max((one.raised_at for one in known), default=0.0)
+    pace = _step_times(observed, raised + SETTLE_SECONDS if raised else 0.0, now)
     if pace is None or not uses:
         return None
-    node = max(map(quantities.parse_millicores, seen.node_cpu), default=None)
+    node = max(map(quantities.parse_millicores, observed.node_cpu), default=None)
     if node is not None:
-        node = max(node - CPU.beside(replica, adapter), 0)
-    bounds = Bounds(seen.policy.most_cpu or None, node)
-    return decide(uses, state, limit, bounds, pace=pace, now=now)
+        node = max(node - CPU.other_containers_request(replica, adapter), 0)
+    bounds = CpuRaiseLimits(observed.policy.max_cpu or None, node)
+    return decide_raise(uses, state, limit, bounds, training_rate=pace, now=now)
 
 
-def _uses(replica: Replica, seen: Observed, adapter: JobAdapter) -> dict[str, CpuUse]:
+def _uses(replica: Replica, observed: Observed, adapter: JobAdapter) -> dict[str, CpuUse]:
     """Of its pods whose limit the kernel knows, as their sidecars tell."""
     pods = {
         pod.name
-        for pod in seen.pods
-        if pod.replica_type == replica.kind and _has(pod, adapter) and not pod.deleting
+        for pod in observed.pods
+        if pod.replica_type == replica.kind and _current_limit(pod, adapter) and not pod.deleting
     }
-    if replica.kind in seen.alone:
-        servers = ((name, status.cpu) for name, status in sorted(seen.servers.items()))
+    if replica.kind in observed.standalone_types:
+        servers = (
+            (name, status.cpu) for name, status in sorted(observed.standalone_statuses.items())
+        )
         return {name: use for name, use in servers if use is not None and name in pods}
-    told = seen.status.cpus if seen.status else ()
+    told = observed.status.pod_cpus if observed.status else ()
     return {one.pod: one.use for one in told if one.pod in pods}
 
 
-def _state(replica: Replica, memory: JobStatus) -> CpuGrowth:
-    known = {state.replica_type: state for state in memory.cpu}
-    return known.get(replica.kind, CpuGrowth(replica.kind))
+def _state(replica: Replica, job_status: JobStatus) -> CpuLimitRaises:
+    known = {state.replica_type: state for state in job_status.cpu}
+    return known.get(replica.kind, CpuLimitRaises(replica.kind))
 
 
-def _pace(seen: Observed, since: float, now: float) -> Pace | None:
+def _step_times(observed: Observed, since: float, now: float) -> TrainingRate | None:
     """How the job has trained lately; None while it has not settled since then."""
-    whole = _whole(seen, since, now)[-WINDOWS:]
+    whole = _full_windows(observed, since, now)[-WINDOWS:]
     spent = sum(window.ended_at - window.started_at for window in whole)
     if len(whole) < WINDOWS or spent <= 0:
         return None
     rate = sum(window.steps for window in whole) / spent
     waits = statistics.median(window.wait_fraction for window in whole)
-    return Pace(rate, whole[-1].nodes, waits)
+    return TrainingRate(rate, whole[-1].nodes, waits)
 
 
-def _whole(seen: Observed, since: float, now: float) -> Sequence[Throughput]:
+def _full_windows(observed: Observed, since: float, now: float) -> Sequence[Throughput]:
     """Windows of the world that trains now, begun since then."""
-    status = seen.status
+    status = observed.status
     if status is None or status.phase != "training":
         return ()
     world, skew = (status.nodes, status.world_size), now - status.now
@@ -163,77 +185,87 @@ def _whole(seen: Observed, since: float, now: float) -> Sequence[Throughput]:
     return found[::-1]
 
 
-def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now: float) -> Plan:
-    adapter = adapter_for(seen.job.manifest)
-    limit = CPU.of(adapter.trainer(replica)) or 0
-    if not growth.short:
-        return made
-    waits = (_pace(seen, 0.0, now) or Pace(0.0)).waits
-    why = cpu_events.why(replica, growth.short, waits)
-    more = cpu_events.uneven(replica, growth.short, _uses(replica, seen, adapter))
-    refusal = growth.refusal or cpu_events.refusal(seen)
+def _execute(
+    plan: ReconcilePlan, replica: Replica, growth: CpuRaiseDecision, observed: Observed, now: float
+) -> ReconcilePlan:
+    adapter = adapter_for(observed.job.manifest)
+    limit = CPU.limit_of(adapter.trainer(replica)) or 0
+    if not growth.throttled_pods:
+        return plan
+    waits = (_step_times(observed, 0.0, now) or TrainingRate(0.0)).wait_fraction
+    why = cpu_events.describe_throttling(replica, growth.throttled_pods, waits)
+    more = cpu_events.describe_imbalance(
+        replica, growth.throttled_pods, _uses(replica, observed, adapter)
+    )
+    refusal = growth.denial_reason or cpu_events.denial_reason(observed)
     if growth.limit is None or refusal:
         limits = (limit, growth.limit)
-        event = cpu_events.left(replica, limits, refusal, why, more, seen=seen, now=now)
+        event = cpu_events.make_not_raised_event(
+            replica, limits, refusal, why, more, observed=observed, now=now
+        )
         key = f"cpu:{replica.kind}:{limit}:{event.reason[:4]}"
-        if made.status.has_told(key):
-            return made
-        return made.then(Tell(event), status=made.status.with_told(key))
-    state = dataclasses.replace(growth.state, why=why[:MAX_WHY])
-    others = (one for one in made.status.cpu if one.replica_type != replica.kind)
-    memory = dataclasses.replace(made.status, cpu=(*others, state))
-    known = CPU.raised(seen.job.manifest)
-    stated = CPU.stated(seen.job.manifest, replica.key, adapter.trainer(replica)) or limit
-    text = CPU.annotation({**known, replica.key: Raise(stated, growth.limit)})
+        if plan.status.has_emitted(key):
+            return plan
+        return plan.with_effects(EmitJobEvent(event), status=plan.status.with_emitted(key))
+    state = dataclasses.replace(growth.state, reason=why[:MAX_REASON])
+    others = (one for one in plan.status.cpu if one.replica_type != replica.kind)
+    memory = dataclasses.replace(plan.status, cpu=(*others, state))
+    known = CPU.raised(observed.job.manifest)
+    stated = CPU.stated(observed.job.manifest, replica.key, adapter.trainer(replica)) or limit
+    text = CPU.annotation({**known, replica.key: LimitRaise(stated, growth.limit)})
     patch = CPU.patch(replica, adapter, growth.limit)
     limits = (limit, growth.limit)
-    event = cpu_events.raised(replica, limits, state, more, seen=seen, now=now)
+    event = cpu_events.make_raised_event(replica, limits, state, more, observed=observed, now=now)
     raising = RaiseLimit(patch, text, memory, names.CPU_RAISED_ANNOTATION)
-    return made.then(raising, Tell(event), status=memory)
+    return plan.with_effects(raising, EmitJobEvent(event), status=memory)
 
 
-def _bring_up(replica: Replica, seen: Observed) -> Iterator[Enlarge]:
+def _plan_resizes(replica: Replica, observed: Observed) -> Iterator[ResizeContainer]:
     """What gives pods their limits."""
-    if not seen.resizes:
+    if not observed.resizes:
         return
-    adapter = adapter_for(seen.job.manifest)
-    resources = CPU.resize(adapter.trainer(replica)) if any(_behind(replica, seen)) else {}
-    for pod in _behind(replica, seen):
-        yield Enlarge(
-            pod, adapter.container, resources, "CPU", refused_as=names.EVENT_CPU_NOT_RAISED
+    adapter = adapter_for(observed.job.manifest)
+    resources = (
+        CPU.resize(adapter.trainer(replica)) if any(_pods_to_resize(replica, observed)) else {}
+    )
+    for pod in _pods_to_resize(replica, observed):
+        yield ResizeContainer(
+            pod, adapter.container, resources, "CPU", failure_reason=names.EVENT_CPU_NOT_RAISED
         )
 
 
-def _behind(replica: Replica, seen: Observed) -> Iterator[Pod]:
+def _pods_to_resize(replica: Replica, observed: Observed) -> Iterator[Pod]:
     """Pods that have less than their raised template states."""
-    adapter = adapter_for(seen.job.manifest)
+    adapter = adapter_for(observed.job.manifest)
     trainer = adapter.trainer(replica)
-    if CPU.stated(seen.job.manifest, replica.key, trainer) is None:
+    if CPU.stated(observed.job.manifest, replica.key, trainer) is None:
         return
-    for pod in seen.pods:
+    for pod in observed.pods:
         if pod.replica_type != replica.kind or pod.deleting or pod.phase != "Running":
             continue
-        has = _has(pod, adapter)
-        if has and quantities.parse_millicores(has) < (CPU.of(trainer) or 0):
+        has = _current_limit(pod, adapter)
+        if has and quantities.parse_millicores(has) < (CPU.limit_of(trainer) or 0):
             yield pod
 
 
-def _has(pod: Pod, adapter: JobAdapter) -> str:
+def _current_limit(pod: Pod, adapter: JobAdapter) -> str:
     """The limit that the pod's trainer states; empty if none, or where none is enforced."""
     trainers = (one for one in pod.containers if one.name == adapter.container)
     return next((one.cpu_limit for one in trainers), "")
 
 
-def _tell_stuck(made: Plan, replica: Replica, seen: Observed, now: float) -> Plan:
+def _emit_stuck(
+    plan: ReconcilePlan, replica: Replica, observed: Observed, now: float
+) -> ReconcilePlan:
     """Of pods whose nodes have no room for what they shall have."""
-    trainer = adapter_for(seen.job.manifest).trainer(replica)
-    if CPU.stated(seen.job.manifest, replica.key, trainer) is None:
-        return made
-    for pod in seen.pods:
+    trainer = adapter_for(observed.job.manifest).trainer(replica)
+    if CPU.stated(observed.job.manifest, replica.key, trainer) is None:
+        return plan
+    for pod in observed.pods:
         late = now - pod.resize_since > DEFERRED_SECONDS
         key = f"cpu-room:{pod.name}"
         stuck = pod.resize == "Infeasible" or (pod.resize == "Deferred" and late)
-        if pod.replica_type != replica.kind or not stuck or made.status.has_told(key):
+        if pod.replica_type != replica.kind or not stuck or plan.status.has_emitted(key):
             continue
         message = (
             f"{pod.name} does not get the CPU that its template states: {pod.node} has no room for "
@@ -241,5 +273,5 @@ def _tell_stuck(made: Plan, replica: Replica, seen: Observed, now: float) -> Pla
             "resume), or make room there"
         )
         event = Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
-        made = made.then(Tell(event), status=made.status.with_told(key))
-    return made
+        plan = plan.with_effects(EmitJobEvent(event), status=plan.status.with_emitted(key))
+    return plan

@@ -13,70 +13,72 @@ from __future__ import annotations
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.injection.validation import tfjob_rules
-from rover_kf.reconcilers.plan import Abandon, Observed, Plan, Renew
+from rover_kf.reconcilers.plan import DeleteLostPod, Observed, ReconcilePlan, RestartRound
 
 _ENDED = ("Succeeded", "Failed")
 _CONNECTED = frozenset({"ps", "worker"})
 
 
-def suspects(pods: tuple[Pod, ...]) -> frozenset[str]:
+def suspect_nodes(pods: tuple[Pod, ...]) -> frozenset[str]:
     """Nodes worth a question: of pods that are not ready, though they have not ended."""
-    return frozenset(pod.node for pod in pods if pod.node and not pod.ready and _holds(pod))
+    return frozenset(pod.node for pod in pods if pod.node and not pod.ready and _occupies_slot(pod))
 
 
-def extend(made: Plan, seen: Observed, now: float) -> Plan:
+def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with the pods removed whose node was silent for longer than the grace."""
-    for pod in seen.pods:
-        left = _left(pod, seen, now)
+    for pod in observed.pods:
+        left = _grace_left(pod, observed, now)
         if left is None or left > 0:
             continue
-        silent = now - seen.silent[pod.node]
+        silent = now - observed.silent_nodes[pod.node]
         message = (
             f"{pod.name} is removed: its node {pod.node} has been silent for {silent:.0f} s "
-            f"(failures.node-grace is {seen.policy.node_grace_seconds:g} s)"
+            f"(failures.node-grace is {observed.policy.node_grace_seconds:g} s)"
         )
         event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
         # They are told first: of a pod that is removed nobody would tell after a crash.
-        told = _renewals(pod, seen, message)
-        made = made.then(*told, Abandon(pod, event), status=made.status)
-    return made
+        told = _plan_round_restarts(pod, observed, message)
+        plan = plan.with_effects(*told, DeleteLostPod(pod, event), status=plan.status)
+    return plan
 
 
-def delay(seen: Observed, now: float) -> float | None:
+def delay(observed: Observed, now: float) -> float | None:
     """Seconds until the next pod's grace is over; None if none is waited for."""
-    waits = [left for pod in seen.pods if (left := _left(pod, seen, now)) is not None]
+    waits = [left for pod in observed.pods if (left := _grace_left(pod, observed, now)) is not None]
     return min((left for left in waits if left > 0), default=None)
 
 
-def _renewals(lost: Pod, seen: Observed, reason: str) -> tuple[Renew, ...]:
+def _plan_round_restarts(lost: Pod, observed: Observed, reason: str) -> tuple[RestartRound, ...]:
     """Who is connected to a server and would wait for its answer for as long as TCP does.
 
     A chief drives servers and workers, which send each other what they compute. Workers that come
     and go are clients of the parameter servers alone; but those keep their connection to a worker
     that is gone, and once its successor came they answered nobody (TensorFlow 2.21).
     """
-    kind, comes_and_goes = lost.replica_type, tfjob_rules.is_dynamic(seen.job.manifest)
-    if kind not in seen.alone & _CONNECTED:
+    kind, comes_and_goes = lost.replica_type, tfjob_rules.is_dynamic(observed.job.manifest)
+    if kind not in observed.standalone_types & _CONNECTED:
         return ()
-    hears = seen.status is not None and not (comes_and_goes and kind == "worker")
-    chief = (Renew(lost, reason),) if hears else ()
+    hears = observed.status is not None and not (comes_and_goes and kind == "worker")
+    chief = (RestartRound(lost, reason),) if hears else ()
     others = _CONNECTED - {kind} if comes_and_goes else _CONNECTED
     answered = [
         pod
-        for pod in seen.pods
-        if pod.replica_type in others and pod.name in seen.servers and pod.node not in seen.silent
+        for pod in observed.pods
+        if pod.replica_type in others
+        and pod.name in observed.standalone_statuses
+        and pod.node not in observed.silent_nodes
     ]
-    return (*chief, *(Renew(lost, reason, pod) for pod in answered))
+    return (*chief, *(RestartRound(lost, reason, pod) for pod in answered))
 
 
-def _left(pod: Pod, seen: Observed, now: float) -> float | None:
-    since = seen.silent.get(pod.node)
-    if since is None or not _holds(pod):
+def _grace_left(pod: Pod, observed: Observed, now: float) -> float | None:
+    since = observed.silent_nodes.get(pod.node)
+    if since is None or not _occupies_slot(pod):
         return None
-    return since + seen.policy.node_grace_seconds - now
+    return since + observed.policy.node_grace_seconds - now
 
 
-def _holds(pod: Pod) -> bool:
+def _occupies_slot(pod: Pod) -> bool:
     """Whether it holds its place: who has ended does not, unless it waits for its node to say so.
 
     A controller that is killed between marking a lost pod and deleting it leaves such a one.

@@ -14,168 +14,193 @@ import dataclasses
 from collections.abc import Iterator
 
 from rover_kf.api import names
-from rover_kf.api.faults.memory_raises import MemoryGrowth, MemoryKill, MemoryTrend
-from rover_kf.api.jobs import Container, Event, Pod
-from rover_kf.elastic.resources.memory_limit import Bounds, Growth, Work, decide, foresee
+from rover_kf.api.faults.memory_raises import MemoryLimitRaises, MemoryTrend, OomKill
+from rover_kf.api.jobs import ContainerStatus, Event, Pod
+from rover_kf.elastic.resources.memory_limit import (
+    MemoryRaiseDecision,
+    MemoryRaiseLimits,
+    RemainingWork,
+    after_oom,
+    before_oom,
+)
 from rover_kf.injection import quantities
 from rover_kf.injection.adapters import JobAdapter, Replica, adapter_for
 from rover_kf.injection.limits import manifest_memory
-from rover_kf.injection.limits.raised_limit import Raise
-from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Replace, Tell
+from rover_kf.injection.limits.raised_limit import LimitRaise
+from rover_kf.reconcilers.plan import (
+    DeletePod,
+    EmitJobEvent,
+    Observed,
+    RaiseLimit,
+    ReconcilePlan,
+    ResizeContainer,
+)
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.decision_input import UNKNOWN_WORK_SECONDS
 
-KILLED_CODE = 137
+SIGKILL_CODE = 137
 """SIGKILL. A container of which a child was killed may end well and be called OOMKilled, too."""
-LOOK_SECONDS = 3.0
+POLL_SECONDS = 3.0
 """Between two looks at a job whose limit may be raised: its launchers wait for it after a kill."""
-MAX_WHY = 160
+MAX_REASON = 160
 """Of why a limit was raised, as the annotation keeps it."""
 DEFERRED_SECONDS = 30.0
 """How long a node may put a resize off for want of room; then the pod goes to another one."""
 
 
-def extend(made: Plan, seen: Observed, now: float) -> Plan:
+def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with limits raised after kills, and with pods brought to their limits."""
-    if not _looked_after(seen):
-        return made
-    for replica in _replicas(seen):
-        growth = _growth(replica, seen, made.status, now)
+    if not _is_managed(observed):
+        return plan
+    for replica in _managed_replicas(observed):
+        growth = _decide_raise(replica, observed, plan.status, now)
         if growth is not None:
-            made = _carry_out(made, replica, growth, seen, now)
-    return made.then(*_bring_up(seen, now), status=made.status)
+            plan = _execute(plan, replica, growth, observed, now)
+    return plan.with_effects(*_plan_resizes(observed, now), status=plan.status)
 
 
-def asks(seen: Observed, memory: JobStatus, now: float) -> bool:
+def needs_node_data(observed: Observed, job_status: JobStatus, now: float) -> bool:
     """Whether it matters what the nodes have, and whether pods can be resized."""
-    if not _looked_after(seen) or not seen.policy.most_memory:
+    if not _is_managed(observed) or not observed.policy.max_memory:
         return False
-    growths = (_growth(one, seen, memory, now) for one in _replicas(seen))
-    return any(growth and growth.limit for growth in growths) or any(_behind(seen, now))
+    growths = (_decide_raise(one, observed, job_status, now) for one in _managed_replicas(observed))
+    return any(growth and growth.limit for growth in growths) or any(_pods_to_resize(observed, now))
 
 
-def delay(seen: Observed) -> float | None:
+def delay(observed: Observed) -> float | None:
     """Seconds until the next look; None if nothing is raised in this job."""
-    return LOOK_SECONDS if _looked_after(seen) and seen.policy.most_memory else None
+    return POLL_SECONDS if _is_managed(observed) and observed.policy.max_memory else None
 
 
-def _looked_after(seen: Observed) -> bool:
-    job = seen.job
+def _is_managed(observed: Observed) -> bool:
+    job = observed.job
     return not (job.finished or job.suspended or job.deleting)
 
 
-def _adapter(seen: Observed) -> JobAdapter:
-    return adapter_for(seen.job.manifest)
+def _adapter(observed: Observed) -> JobAdapter:
+    return adapter_for(observed.job.manifest)
 
 
-def _replicas(seen: Observed) -> tuple[Replica, ...]:
-    return _adapter(seen).replicas(seen.job.manifest)
+def _managed_replicas(observed: Observed) -> tuple[Replica, ...]:
+    return _adapter(observed).replicas(observed.job.manifest)
 
 
-def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> Growth | None:
+def _decide_raise(
+    replica: Replica, observed: Observed, job_status: JobStatus, now: float
+) -> MemoryRaiseDecision | None:
     """What follows from kills of this type's pods; None if there is no limit to raise."""
-    adapter = _adapter(seen)
-    limit = manifest_memory.of(adapter.trainer(replica))
-    kills, trend = tuple(_kills(replica, seen)), _trend(replica, seen)
+    adapter = _adapter(observed)
+    limit = manifest_memory.limit_of(adapter.trainer(replica))
+    kills, trend = tuple(_oom_kills(replica, observed)), _trend(replica, observed)
     if limit is None or not (kills or trend):
         return None
-    node = max(map(quantities.parse_bytes, seen.node_memory), default=None)
+    node = max(map(quantities.parse_bytes, observed.node_memory), default=None)
     if node is not None:
-        node = max(node - manifest_memory.beside(replica, adapter), 0)
-    bounds = Bounds(seen.policy.most_memory, node)
-    found = decide(kills, _state(replica, memory), limit, bounds, now)
-    if found.limit or found.refusal or trend is None or not seen.policy.most_memory:
+        node = max(node - manifest_memory.other_containers_request(replica, adapter), 0)
+    bounds = MemoryRaiseLimits(observed.policy.max_memory, node)
+    found = after_oom(kills, _state(replica, job_status), limit, bounds, now)
+    if found.limit or found.denial_reason or trend is None or not observed.policy.max_memory:
         return found
-    return foresee(trend, found.state, limit, bounds, work=_work(seen), now=now)
+    return before_oom(trend, found.state, limit, bounds, work=_remaining_work(observed), now=now)
 
 
-def _trend(replica: Replica, seen: Observed) -> MemoryTrend | None:
+def _trend(replica: Replica, observed: Observed) -> MemoryTrend | None:
     """Of the worst pod of the world that such pods belong to."""
-    if replica.kind not in seen.alone:
-        return seen.status.memory_trend if seen.status else None
-    pods = {pod.name for pod in seen.pods if pod.replica_type == replica.kind}
-    told = [status.memory_trend for name, status in seen.servers.items() if name in pods]
-    return max((one for one in told if one), key=lambda one: one.memory, default=None)
+    if replica.kind not in observed.standalone_types:
+        return observed.status.memory_trend if observed.status else None
+    pods = {pod.name for pod in observed.pods if pod.replica_type == replica.kind}
+    told = [
+        status.memory_trend for name, status in observed.standalone_statuses.items() if name in pods
+    ]
+    return max((one for one in told if one), key=lambda trend: trend.memory, default=None)
 
 
-def _work(seen: Observed) -> Work:
-    status = seen.status
+def _remaining_work(observed: Observed) -> RemainingWork:
+    status = observed.status
     if status is None or not status.windows or status.total_steps is None:
-        return Work(UNKNOWN_WORK_SECONDS)
+        return RemainingWork(UNKNOWN_WORK_SECONDS)
     left = max(0, status.total_steps - status.step) * status.windows[-1].step_seconds
-    return Work(left, status.restart_seconds)
+    return RemainingWork(left, status.restart_seconds)
 
 
-def _kills(replica: Replica, seen: Observed) -> Iterator[MemoryKill]:
-    pods = {pod.name: pod for pod in seen.pods if pod.replica_type == replica.kind}
-    for status in (seen.status, *seen.servers.values()):
+def _oom_kills(replica: Replica, observed: Observed) -> Iterator[OomKill]:
+    pods = {pod.name: pod for pod in observed.pods if pod.replica_type == replica.kind}
+    for status in (observed.status, *observed.standalone_statuses.values()):
         if status is not None:
-            yield from (kill for kill in status.memory_kills if kill.pod in pods)
+            yield from (kill for kill in status.oom_kills if kill.pod in pods)
     for pod in pods.values():
-        trainer = _trainer(pod, seen)
-        if trainer is not None and _is_kill(trainer):
-            yield MemoryKill(pod.name, trainer.ended_at)
+        trainer = _trainer(pod, observed)
+        if trainer is not None and _is_oom_kill(trainer):
+            yield OomKill(pod.name, trainer.ended_at)
 
 
-def _is_kill(trainer: Container) -> bool:
-    return trainer.ended_by == "OOMKilled" and trainer.exit_code == KILLED_CODE
+def _is_oom_kill(trainer: ContainerStatus) -> bool:
+    return trainer.termination_reason == "OOMKilled" and trainer.exit_code == SIGKILL_CODE
 
 
-def _state(replica: Replica, memory: JobStatus) -> MemoryGrowth:
-    known = {state.replica_type: state for state in memory.memory}
-    return known.get(replica.kind, MemoryGrowth(replica.kind))
+def _state(replica: Replica, job_status: JobStatus) -> MemoryLimitRaises:
+    known = {state.replica_type: state for state in job_status.memory}
+    return known.get(replica.kind, MemoryLimitRaises(replica.kind))
 
 
-def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now: float) -> Plan:
-    why = _why(replica, growth, seen)
+def _execute(
+    plan: ReconcilePlan,
+    replica: Replica,
+    growth: MemoryRaiseDecision,
+    observed: Observed,
+    now: float,
+) -> ReconcilePlan:
+    why = _raise_reason(replica, growth, observed)
     state = growth.state
-    state = dataclasses.replace(state, why=why[:MAX_WHY]) if growth.limit else state
-    others = (one for one in made.status.memory if one.replica_type != replica.kind)
-    memory = dataclasses.replace(made.status, memory=(*others, state))
-    adapter = _adapter(seen)
+    state = dataclasses.replace(state, reason=why[:MAX_REASON]) if growth.limit else state
+    others = (one for one in plan.status.memory if one.replica_type != replica.kind)
+    memory = dataclasses.replace(plan.status, memory=(*others, state))
+    adapter = _adapter(observed)
     trainer = adapter.trainer(replica)
-    limit = manifest_memory.of(trainer) or 0
+    limit = manifest_memory.limit_of(trainer) or 0
     if growth.limit is not None:
-        known = manifest_memory.raised(seen.job.manifest)
-        stated = manifest_memory.stated(seen.job.manifest, replica.key, trainer) or limit
-        text = manifest_memory.annotation({**known, replica.key: Raise(stated, growth.limit)})
+        known = manifest_memory.raised(observed.job.manifest)
+        stated = manifest_memory.stated(observed.job.manifest, replica.key, trainer) or limit
+        text = manifest_memory.annotation({**known, replica.key: LimitRaise(stated, growth.limit)})
         patch = manifest_memory.patch(replica, adapter, growth.limit)
-        event = _raised(replica, (limit, growth.limit), why, seen, now)
-        return made.then(RaiseLimit(patch, text, memory), Tell(event), status=memory)
+        event = _make_raised_event(replica, (limit, growth.limit), why, observed, now)
+        return plan.with_effects(
+            RaiseLimit(patch, text, memory), EmitJobEvent(event), status=memory
+        )
     key = f"memory:{replica.kind}:{limit}"
-    if not growth.refusal or memory.has_told(key):
-        return dataclasses.replace(made, status=memory)
-    event = _refused(replica, limit, growth.refusal, seen, now)
-    return made.then(Tell(event), status=memory.with_told(key))
+    if not growth.denial_reason or memory.has_emitted(key):
+        return dataclasses.replace(plan, status=memory)
+    event = _make_not_raised_event(replica, limit, growth.denial_reason, observed, now)
+    return plan.with_effects(EmitJobEvent(event), status=memory.with_emitted(key))
 
 
-def _bring_up(seen: Observed, now: float) -> Iterator[Enlarge | Replace]:
+def _plan_resizes(observed: Observed, now: float) -> Iterator[ResizeContainer | DeletePod]:
     """What gives pods their limits; of those that have to go to another node, one."""
-    behind, adapter = tuple(_behind(seen, now)), _adapter(seen)
-    stuck = [pod for pod, _, resize in behind if not (resize and seen.resizes)]
+    behind, adapter = tuple(_pods_to_resize(observed, now)), _adapter(observed)
+    stuck = [pod for pod, _, resize in behind if not (resize and observed.resizes)]
     for pod, replica, resize in behind:
-        if resize and seen.resizes:
+        if resize and observed.resizes:
             resources = manifest_memory.resize(adapter.trainer(replica))
-            yield Enlarge(pod, adapter.container, resources)
-    missing = [pod for pod in seen.pods if not _stands(pod)]
-    waits = len(seen.pods) < seen.job.nodes or any(pod not in stuck for pod in missing)
-    if stuck and not waits and seen.replaceable:
-        yield Replace(next(iter(missing), stuck[0]))
+            yield ResizeContainer(pod, adapter.container, resources)
+    missing = [pod for pod in observed.pods if not _is_ready(pod)]
+    waits = len(observed.pods) < observed.job.nodes or any(pod not in stuck for pod in missing)
+    if stuck and not waits and observed.replaceable:
+        yield DeletePod(next(iter(missing), stuck[0]))
 
 
-def _behind(seen: Observed, now: float) -> Iterator[tuple[Pod, Replica, bool]]:
+def _pods_to_resize(observed: Observed, now: float) -> Iterator[tuple[Pod, Replica, bool]]:
     """Pods that have less than their raised template states, and whether to try a resize."""
-    for replica in _replicas(seen):
-        trainer = _adapter(seen).trainer(replica)
-        if manifest_memory.stated(seen.job.manifest, replica.key, trainer) is None:
+    for replica in _managed_replicas(observed):
+        trainer = _adapter(observed).trainer(replica)
+        if manifest_memory.stated(observed.job.manifest, replica.key, trainer) is None:
             continue
-        for pod in seen.pods:
+        for pod in observed.pods:
             if pod.replica_type != replica.kind or pod.deleting or pod.phase != "Running":
                 continue
-            has = _trainer(pod, seen)
+            has = _trainer(pod, observed)
             if has is None or not has.memory_limit:
                 continue
-            if quantities.parse_bytes(has.memory_limit) < (manifest_memory.of(trainer) or 0):
+            if quantities.parse_bytes(has.memory_limit) < (manifest_memory.limit_of(trainer) or 0):
                 yield pod, replica, True
             elif _refused_by_node(pod, now):
                 yield pod, replica, False
@@ -186,35 +211,35 @@ def _refused_by_node(pod: Pod, now: float) -> bool:
     return pod.resize == "Infeasible" or (pod.resize == "Deferred" and late)
 
 
-def _stands(pod: Pod) -> bool:
+def _is_ready(pod: Pod) -> bool:
     return pod.phase == "Running" and pod.ready and not pod.deleting
 
 
-def _trainer(pod: Pod, seen: Observed) -> Container | None:
-    name = _adapter(seen).container
+def _trainer(pod: Pod, observed: Observed) -> ContainerStatus | None:
+    name = _adapter(observed).container
     return next((one for one in pod.containers if one.name == name), None)
 
 
-def _why(replica: Replica, growth: Growth, seen: Observed) -> str:
-    killed = sorted({kill.pod for kill in _kills(replica, seen)})
-    return growth.foreseen or f"the kernel killed for memory in {', '.join(killed)}"
+def _raise_reason(replica: Replica, growth: MemoryRaiseDecision, observed: Observed) -> str:
+    killed = sorted({kill.pod for kill in _oom_kills(replica, observed)})
+    return growth.predicted_reason or f"the kernel killed for memory in {', '.join(killed)}"
 
 
-def _raised(
-    replica: Replica, limits: tuple[int, int], why: str, seen: Observed, now: float
+def _make_raised_event(
+    replica: Replica, limits: tuple[int, int], reason: str, observed: Observed, now: float
 ) -> Event:
-    how = "in place" if seen.resizes else _without_resize(seen)
-    old, new = map(_text, limits)
-    most = _text(seen.policy.most_memory)
+    how = "in place" if observed.resizes else _without_resize(observed)
+    old, new = map(_format_bytes, limits)
+    most = _format_bytes(observed.policy.max_memory)
     message = (
-        f"memory limit of {replica.key} replicas {old} -> {new}, {how}: {why} "
+        f"memory limit of {replica.key} replicas {old} -> {new}, {how}: {reason} "
         f"(memory.max is {most})"
     )
     return Event(names.EVENT_MEMORY_RAISED, message, at=now)
 
 
-def _without_resize(seen: Observed) -> str:
-    if seen.replaceable:
+def _without_resize(observed: Observed) -> str:
+    if observed.replaceable:
         return "by replacing the pods, one at a time"
     return (
         "for pods that are made anew: this Kubernetes cannot resize a pod that runs, and a TFJob "
@@ -222,13 +247,20 @@ def _without_resize(seen: Observed) -> str:
     )
 
 
-def _refused(replica: Replica, limit: int, why: str, seen: Observed, now: float) -> Event:
-    if not seen.policy.most_memory:
+def _make_not_raised_event(
+    replica: Replica, limit: int, reason: str, observed: Observed, now: float
+) -> Event:
+    if not observed.policy.max_memory:
         key = f"{names.PREFIX}memory.max"
-        why = f"annotation {key} is not there: set the most that it may be raised to, such as 64Gi"
-    message = f"memory limit of {replica.key} replicas stays {_text(limit)} after a kill: {why}"
+        reason = (
+            f"annotation {key} is not there: set the most that it may be raised to, such as 64Gi"
+        )
+    message = (
+        f"memory limit of {replica.key} replicas stays {_format_bytes(limit)} after "
+        f"a kill: {reason}"
+    )
     return Event(names.EVENT_MEMORY_NOT_RAISED, message, warning=True, at=now)
 
 
-def _text(count: int) -> str:
+def _format_bytes(count: int) -> str:
     return quantities.format_bytes(count)

@@ -14,141 +14,158 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.api.faults.faulty_nodes import UnfitNode
+from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.elastic.failures.classify import classify_pod
-from rover_kf.elastic.failures.evidence import Evidence
+from rover_kf.elastic.failures.evidence import ExitEvidence
 from rover_kf.elastic.failures.rule import REPLACE_NODE
 from rover_kf.injection import node_affinity
-from rover_kf.reconcilers.plan import Cordon, Observed, Plan, Replace, Shun, Tell
+from rover_kf.reconcilers.plan import (
+    Cordon,
+    DeletePod,
+    EmitJobEvent,
+    ExcludeNodes,
+    Observed,
+    ReconcilePlan,
+)
 from rover_kf.reconcilers.policies import node_check
-from rover_kf.reconcilers.status_annotation import Avoided, JobStatus
+from rover_kf.reconcilers.status_annotation import ExcludedNode, JobStatus
 
-MOST = 8
+MAX_NODES = 8
 """Nodes at a time; the annotation is bounded, and so is what a mistake may cost."""
-NO_ROOM_SECONDS = 60.0
+UNSCHEDULABLE_SECONDS = 60.0
 """How long a pod may find no node while the job lacks its fewest; then the nodes come back."""
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """Between two looks while the job lacks them."""
-LONGEST_REASON = 120
+MAX_REASON = 120
 _ENDED = ("Succeeded", "Failed")
 
 
-def extend(made: Plan, seen: Observed, now: float) -> Plan:
+def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with unfit nodes left out, their pods replaced, and nodes taken back."""
-    if seen.job.finished or seen.job.deleting or not seen.replaceable:
-        return made
-    before = made.status.avoided
+    if observed.job.finished or observed.job.deleting or not observed.replaceable:
+        return plan
+    before = plan.status.excluded_nodes
     kept = tuple(one for one in before if one.until > now)
-    new = _new(seen, kept, now)
-    after, events = (*kept, *new), [_avoided(one, now) for one in new]
-    if _lacks_room(seen, now) and any(not one.given_up for one in after):
-        events.append(_given_up(after, now))
-        after = tuple(dataclasses.replace(one, given_up=one.given_up or now) for one in after)
-    memory = dataclasses.replace(made.status, avoided=after)
-    out = [one.node for one in after if not one.given_up]
-    made = made.then(*_cordons(seen, new), status=memory)
-    if patches := _patches(seen, out, [one.node for one in before if one.node not in out]):
-        made = made.then(Shun(patches, memory), status=memory)
-    replaced = map(Replace, _to_replace(seen, out, memory))
-    return made.then(*map(Tell, events), *replaced, status=memory)
+    new = _new_exclusions(observed, kept, now)
+    after, events = (*kept, *new), [_make_excluded_event(one, now) for one in new]
+    if _is_short_of_pods(observed, now) and any(not one.readmitted_at for one in after):
+        events.append(_make_readmitted_event(after, now))
+        after = tuple(
+            dataclasses.replace(one, readmitted_at=one.readmitted_at or now) for one in after
+        )
+    memory = dataclasses.replace(plan.status, excluded_nodes=after)
+    out = [one.node for one in after if not one.readmitted_at]
+    plan = plan.with_effects(*_plan_cordons(observed, new), status=memory)
+    if patches := _patches(observed, out, [one.node for one in before if one.node not in out]):
+        plan = plan.with_effects(ExcludeNodes(patches, memory), status=memory)
+    replaced = map(DeletePod, _pods_to_replace(observed, out, memory))
+    return plan.with_effects(*map(EmitJobEvent, events), *replaced, status=memory)
 
 
-def delay(seen: Observed, memory: JobStatus, now: float) -> float | None:
+def delay(observed: Observed, job_status: JobStatus, now: float) -> float | None:
     """Seconds until the next look; None if no node is avoided."""
-    if not memory.avoided:
+    if not job_status.excluded_nodes:
         return None
-    waits = any(pod.unplaced for pod in seen.pods)
-    return LOOK_SECONDS if waits else min(one.until for one in memory.avoided) - now
+    waits = any(pod.unschedulable for pod in observed.pods)
+    return POLL_SECONDS if waits else min(one.until for one in job_status.excluded_nodes) - now
 
 
-def _new(seen: Observed, kept: tuple[Avoided, ...], now: float) -> tuple[Avoided, ...]:
+def _new_exclusions(
+    observed: Observed, retained: tuple[ExcludedNode, ...], now: float
+) -> tuple[ExcludedNode, ...]:
     """Nodes that were found unfit and are not known as such."""
-    found: dict[str, Avoided] = {}
-    room = min(MOST, max(len(seen.pods) // 2, 1)) - len(kept)
-    known = {one.node for one in kept} | _all_there_is(seen)
-    told = seen.status.unfit if seen.status else ()
-    for unfit in (*told, *node_check.unfit(seen), *_told_by_kubernetes(seen, now)):
-        until = unfit.at + seen.policy.node_avoid_seconds
+    found: dict[str, ExcludedNode] = {}
+    room = min(MAX_NODES, max(len(observed.pods) // 2, 1)) - len(retained)
+    known = {one.node for one in retained} | _only_node(observed)
+    told = observed.status.faulty_nodes if observed.status else ()
+    for unfit in (*told, *node_check.faulty_nodes(observed), *_kubernetes_faults(observed, now)):
+        until = unfit.observed_at + observed.policy.node_avoid_seconds
         if unfit.node not in known and unfit.node not in found and until > now and room > 0:
-            reason = f"{unfit.pod}: {unfit.kind}: {unfit.reason}"[:LONGEST_REASON]
-            found[unfit.node] = Avoided(unfit.node, until, reason)
+            reason = f"{unfit.pod}: {unfit.kind}: {unfit.reason}"[:MAX_REASON]
+            found[unfit.node] = ExcludedNode(unfit.node, until, reason)
             room -= 1
     return tuple(found.values())
 
 
-def _cordons(seen: Observed, new: tuple[Avoided, ...]) -> list[Cordon]:
+def _plan_cordons(observed: Observed, new: tuple[ExcludedNode, ...]) -> list[Cordon]:
     """Of nodes that broke or failed a check; what else a pod met there may be of its own making."""
-    told = seen.status.unfit if seen.status else ()
-    broken = {one.node for one in (*told, *node_check.unfit(seen))}
+    told = observed.status.faulty_nodes if observed.status else ()
+    broken = {one.node for one in (*told, *node_check.faulty_nodes(observed))}
     found = [one for one in new if one.node in broken]
-    return [Cordon(one.node, one.reason) for one in found] if seen.policy.cordons else []
+    return [Cordon(one.node, one.reason) for one in found] if observed.policy.cordons else []
 
 
-def _all_there_is(seen: Observed) -> set[str]:
+def _only_node(observed: Observed) -> set[str]:
     """The node of all the job's pods, if there are several.
 
     To leave it would cost everything that is in memory, and on a machine alone cost it for ever.
     """
-    nodes = [pod.node for pod in seen.pods if pod.node and pod.phase not in _ENDED]
+    nodes = [pod.node for pod in observed.pods if pod.node and pod.phase not in _ENDED]
     return set(nodes) if len(nodes) > 1 and len(set(nodes)) == 1 else set()
 
 
-def _told_by_kubernetes(seen: Observed, now: float) -> list[UnfitNode]:
+def _kubernetes_faults(observed: Observed, now: float) -> list[FaultyNode]:
     """A pod that its node ended or refused; what Kubernetes does on purpose is no fault of it."""
     found = []
-    for pod in seen.pods:
-        verdict = classify_pod(Evidence(pod=pod.reasons, message=pod.message))
-        if verdict and verdict.action == REPLACE_NODE and verdict.counts and pod.node:
-            found.append(UnfitNode(pod.node, pod.name, verdict.kind, verdict.reason, now))
+    for pod in observed.pods:
+        verdict = classify_pod(ExitEvidence(pod_reasons=pod.reasons, message=pod.message))
+        if verdict and verdict.action == REPLACE_NODE and verdict.consumes_budget and pod.node:
+            found.append(FaultyNode(pod.node, pod.name, verdict.kind, verdict.reason, now))
     return found
 
 
-def _lacks_room(seen: Observed, now: float) -> bool:
+def _is_short_of_pods(observed: Observed, now: float) -> bool:
     """Whether the job has fewer pods than it needs, and one finds no node."""
-    placed = [pod for pod in seen.pods if pod.node and not pod.deleting and pod.phase not in _ENDED]
-    masters = seen.job.replicas.get("master", 0)
-    waits = any(pod.unplaced and now - pod.unplaced_since >= NO_ROOM_SECONDS for pod in seen.pods)
-    return waits and len(placed) < seen.policy.min + masters
+    placed = [
+        pod for pod in observed.pods if pod.node and not pod.deleting and pod.phase not in _ENDED
+    ]
+    masters = observed.job.replicas.get("master", 0)
+    waits = any(
+        pod.unschedulable and now - pod.unschedulable_since >= UNSCHEDULABLE_SECONDS
+        for pod in observed.pods
+    )
+    return waits and len(placed) < observed.policy.min + masters
 
 
-def _to_replace(seen: Observed, out: list[str], memory: JobStatus) -> list[Pod]:
+def _pods_to_replace(observed: Observed, out: list[str], job_status: JobStatus) -> list[Pod]:
     """Pods on nodes that are left out, and pods that wait for a node with an old template."""
-    given_up = max((one.given_up for one in memory.avoided), default=0.0)
+    given_up = max((one.readmitted_at for one in job_status.excluded_nodes), default=0.0)
     return [
         pod
-        for pod in seen.pods
+        for pod in observed.pods
         if not pod.deleting
         and pod.phase not in _ENDED
-        and (pod.node in out or (pod.unplaced and pod.unplaced_since < given_up))
+        and (pod.node in out or (pod.unschedulable and pod.unschedulable_since < given_up))
     ]
 
 
-def _patches(seen: Observed, out: list[str], back: list[str]) -> dict[str, object]:
+def _patches(observed: Observed, out: list[str], back: list[str]) -> dict[str, object]:
     """Merge patches of the replica specs whose templates are to change."""
     found: dict[str, object] = {}
-    for kind, spec in _specs(seen).items():
-        pod = node_affinity.leave_out(spec["template"]["spec"], out, no_more=back)
+    for kind, spec in _specs(observed).items():
+        pod = node_affinity.exclude_nodes(spec["template"]["spec"], out, readmit=back)
         if pod is not None:
             found[kind] = {"template": {"spec": pod}}
     return found
 
 
-def _specs(seen: Observed) -> Mapping[str, Any]:
-    return seen.job.manifest["spec"].get("pytorchReplicaSpecs") or {}
+def _specs(observed: Observed) -> Mapping[str, Any]:
+    return observed.job.manifest["spec"].get("pytorchReplicaSpecs") or {}
 
 
-def _avoided(one: Avoided, now: float) -> Event:
+def _make_excluded_event(excluded: ExcludedNode, now: float) -> Event:
     message = (
-        f"{one.node} is left out of this job for {one.until - now:.0f} s and its pods there are "
-        f"replaced (failures.node-avoid): {one.reason}"
+        f"{excluded.node} is left out of this job for {excluded.until - now:.0f} s and its "
+        "pods there are "
+        f"replaced (failures.node-avoid): {excluded.reason}"
     )
     return Event(names.EVENT_NODE_AVOIDED, message, warning=True, at=now)
 
 
-def _given_up(avoided: tuple[Avoided, ...], now: float) -> Event:
+def _make_readmitted_event(excluded: tuple[ExcludedNode, ...], now: float) -> Event:
     message = (
-        f"{', '.join(one.node for one in avoided)} may be used again: without, the job has found "
-        f"no room for its fewest pods for {NO_ROOM_SECONDS:.0f} s"
+        f"{', '.join(one.node for one in excluded)} may be used again: without, the job has found "
+        f"no room for its fewest pods for {UNSCHEDULABLE_SECONDS:.0f} s"
     )
     return Event(names.EVENT_NODE_AVOIDANCE_ENDED, message, warning=True, at=now)

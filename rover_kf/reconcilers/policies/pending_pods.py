@@ -13,53 +13,59 @@ from collections.abc import Iterator
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.elastic.failures.classify import classify_pod
-from rover_kf.elastic.failures.evidence import Evidence
+from rover_kf.elastic.failures.evidence import ExitEvidence
 from rover_kf.reconcilers.plan import Observed
 
-SURE_SECONDS = 1.0
+CONFIRM_SECONDS = 1.0
 """A pod may be without a node for a moment, as while its predecessor's place is being freed."""
 NOT_STARTING = frozenset({"CrashLoopBackOff"})
 """What a container waits for, besides what the catalogue of failures says cannot be started."""
-PATIENCE_SECONDS = 10.0
+UNSCHEDULABLE_SECONDS = 10.0
 """A node may come free in that time, or one be added."""
 PREPARING_SECONDS = 120.0
 """A large image takes as long; a volume, Secret or ConfigMap that is not there takes for ever."""
 _PREPARING = ("", "ContainerCreating", "PodInitializing")
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
-def cannot_come(pod: Pod, now: float) -> str:
+def unavailable_reason(pod: Pod, now: float) -> str:
     """Why there is no use in waiting for the pod; empty if there is."""
     if pod.phase not in ("Pending", "Running") or pod.deleting:
         return ""
-    if pod.unplaced:
-        return f"no node for it: {pod.unplaced}" if now - pod.unplaced_since > SURE_SECONDS else ""
+    if pod.unschedulable:
+        return (
+            f"no node for it: {pod.unschedulable}"
+            if now - pod.unschedulable_since > CONFIRM_SECONDS
+            else ""
+        )
     for container in pod.containers:
         if container.running or not container.reason:
             continue
-        found = classify_pod(Evidence(container=container.reason))
+        found = classify_pod(ExitEvidence(container_reason=container.reason))
         if container.reason in NOT_STARTING or (found and found.kind == "not_startable"):
             return f"its container {container.name} does not start: {container.reason}"
     return ""
 
 
-def told(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
+def collect_events(observed: Observed, now: float) -> Iterator[tuple[str, Event]]:
     """Events about pods that do not start, once each time that some begin to wait."""
-    unplaced = [pod for pod in _pods(seen) if pod.unplaced]
-    since = min((pod.unplaced_since for pod in unplaced), default=now)
-    if now - since >= PATIENCE_SECONDS:
+    unplaced = [pod for pod in _waiting_pods(observed) if pod.unschedulable]
+    since = min((pod.unschedulable_since for pod in unplaced), default=now)
+    if now - since >= UNSCHEDULABLE_SECONDS:
         message = (
-            f"{_named(unplaced)}: no node for {now - since:.0f} s: {unplaced[0].unplaced}; the job "
+            f"{_format_names(unplaced)}: no node for {now - since:.0f} s: "
+            f"{unplaced[0].unschedulable}; the job "
             "waits until there is one (failures.suspend-after ends the wait)"
         )
         event = Event(names.EVENT_POD_UNSCHEDULABLE, message, warning=True, at=now)
         yield f"unplaced:{since:.0f}", event
-    preparing = [pod for pod in _pods(seen) if _is_prepared(pod)]
-    since = min((pod.placed_at for pod in preparing), default=now)
+    preparing = [pod for pod in _waiting_pods(observed) if _is_preparing(pod)]
+    since = min((pod.scheduled_at for pod in preparing), default=now)
     if now - since >= PREPARING_SECONDS:
         first = preparing[0]
         message = (
-            f"{_named(preparing)}: no container has started for {now - since:.0f} s: the image is "
+            f"{_format_names(preparing)}: no container has started for {now - since:.0f} "
+            "s: the image is "
             "large, or a volume, Secret or ConfigMap is not there; "
             f"`kubectl describe pod {first.name}` says which"
         )
@@ -67,26 +73,34 @@ def told(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
         yield f"preparing:{since:.0f}", event
 
 
-def delay(seen: Observed, now: float) -> float | None:
+def delay(observed: Observed, now: float) -> float | None:
     """Seconds until something is to be told; None if nobody waits, or it is told."""
-    ends = [pod.unplaced_since + PATIENCE_SECONDS for pod in _pods(seen) if pod.unplaced]
-    ends += [pod.placed_at + PREPARING_SECONDS for pod in _pods(seen) if _is_prepared(pod)]
+    ends = [
+        pod.unschedulable_since + UNSCHEDULABLE_SECONDS
+        for pod in _waiting_pods(observed)
+        if pod.unschedulable
+    ]
+    ends += [
+        pod.scheduled_at + PREPARING_SECONDS
+        for pod in _waiting_pods(observed)
+        if _is_preparing(pod)
+    ]
     return min((end - now for end in ends if end > now), default=None)
 
 
-def _pods(seen: Observed) -> list[Pod]:
-    if seen.job.finished or seen.job.suspended or seen.job.deleting:
+def _waiting_pods(observed: Observed) -> list[Pod]:
+    if observed.job.finished or observed.job.suspended or observed.job.deleting:
         return []
-    return [pod for pod in seen.pods if not pod.deleting]
+    return [pod for pod in observed.pods if not pod.deleting]
 
 
-def _is_prepared(pod: Pod) -> bool:
+def _is_preparing(pod: Pod) -> bool:
     """Whether its node is at work on it, and no container has come of that yet."""
     waits = all(not one.running and one.reason in _PREPARING for one in pod.containers)
-    return bool(pod.placed_at) and pod.phase == "Pending" and waits
+    return bool(pod.scheduled_at) and pod.phase == "Pending" and waits
 
 
-def _named(pods: list[Pod]) -> str:
-    more = len(pods) - _MOST_NAMED
-    found = ", ".join(pod.name for pod in pods[:_MOST_NAMED])
+def _format_names(pods: list[Pod]) -> str:
+    more = len(pods) - _MAX_NAMED
+    found = ", ".join(pod.name for pod in pods[:_MAX_NAMED])
     return f"{found} and {more} more" if more > 0 else found

@@ -16,101 +16,114 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.reconcilers import policy_source
-from rover_kf.reconcilers.plan import Discard, Observed, Plan, Suspend, Tell
-from rover_kf.reconcilers.status_annotation import LaunchSeen
+from rover_kf.reconcilers.plan import (
+    DeleteJob,
+    EmitJobEvent,
+    Observed,
+    ReconcilePlan,
+    Suspend,
+)
+from rover_kf.reconcilers.status_annotation import LauncherState
 
-TOLD_AT = 2 / 3
+WARN_FRACTION = 2 / 3
 """Of a lease, when the silence is told."""
 
 
-def extend(made: Plan, seen: Observed, now: float) -> Plan:
+def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with the job suspended or deleted if its launcher was silent for the lease."""
-    job, known = seen.job, made.status.launch
-    if not _in_force(seen):
-        return _knowing(made, LaunchSeen())
+    job, known = observed.job, plan.status.launch
+    if not _is_active(observed):
+        return _with_launcher(plan, LauncherState())
     if job.suspended:
         # Whoever resumes it has the whole lease.
-        made = _knowing(made, LaunchSeen(ended=known.ended))
-        return _discarded(made) if known.ended and seen.policy.launch_lost == "delete" else made
+        plan = _with_launcher(plan, LauncherState(expired_at=known.expired_at))
+        return (
+            _delete_job(plan)
+            if known.expired_at and observed.policy.on_lease_expired == "delete"
+            else plan
+        )
     renewal = job.annotations[names.LAUNCH_RENEWAL_ANNOTATION]
     if renewal != known.renewal:
-        return _knowing(made, LaunchSeen(renewal, since=now))
-    if now < known.since + seen.policy.launch_lease_seconds * TOLD_AT:
-        return _knowing(made, known)
-    if not known.warned:
-        known = dataclasses.replace(known, warned=now)
-        return _told(_knowing(made, known), seen, now)
-    made = _knowing(made, known)
-    return made if now < _end(known, seen) else _ended(made, seen, now)
+        return _with_launcher(plan, LauncherState(renewal, renewed_at=now))
+    if now < known.renewed_at + observed.policy.launch_lease_seconds * WARN_FRACTION:
+        return _with_launcher(plan, known)
+    if not known.warned_at:
+        known = dataclasses.replace(known, warned_at=now)
+        return _warn(_with_launcher(plan, known), observed, now)
+    plan = _with_launcher(plan, known)
+    return plan if now < _expires_at(known, observed) else _expire(plan, observed, now)
 
 
-def delay(made: Plan, seen: Observed, now: float) -> float | None:
+def delay(plan: ReconcilePlan, observed: Observed, now: float) -> float | None:
     """Seconds until the launcher's silence is to be told or acted upon; None if it is not."""
-    known = made.status.launch
-    if not known.renewal or not _in_force(seen):
+    known = plan.status.launch
+    if not known.renewal or not _is_active(observed):
         return None
-    warning = known.since + seen.policy.launch_lease_seconds * TOLD_AT
-    return max((_end(known, seen) if known.warned else warning) - now, 0.0)
+    warning = known.renewed_at + observed.policy.launch_lease_seconds * WARN_FRACTION
+    return max((_expires_at(known, observed) if known.warned_at else warning) - now, 0.0)
 
 
-def _in_force(seen: Observed) -> bool:
-    job, policy = seen.job, seen.policy
-    kept = not policy.launch_lease_seconds or policy.launch_lost == "keep"
+def _is_active(observed: Observed) -> bool:
+    job, policy = observed.job, observed.policy
+    kept = not policy.launch_lease_seconds or policy.on_lease_expired == "keep"
     launched = job.annotations.get(names.LAUNCH_RENEWAL_ANNOTATION)
     return bool(launched) and not (kept or job.finished or job.deleting)
 
 
-def _end(known: LaunchSeen, seen: Observed) -> float:
-    lease = seen.policy.launch_lease_seconds
-    return max(known.since + lease, known.warned + lease * (1 - TOLD_AT))
+def _expires_at(launcher: LauncherState, observed: Observed) -> float:
+    lease = observed.policy.launch_lease_seconds
+    return max(launcher.renewed_at + lease, launcher.warned_at + lease * (1 - WARN_FRACTION))
 
 
-def _told(made: Plan, seen: Observed, now: float) -> Plan:
-    known = made.status.launch
+def _warn(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
+    known = plan.status.launch
     message = (
-        f"{_launcher(known)} has been silent for {now - known.since:.0f} s; in "
-        f"{_end(known, seen) - now:.0f} s launch.on-lease-expired ({seen.policy.launch_lost}) is "
+        f"{_describe_launcher(known)} has been silent for {now - known.renewed_at:.0f} s; in "
+        f"{_expires_at(known, observed) - now:.0f} s launch.on-lease-expired "
+        f"({observed.policy.on_lease_expired}) is "
         "done, unless it, or a step that takes its place, counts on"
     )
     event = Event(names.EVENT_LAUNCHER_SILENT, message, warning=True, at=now)
-    return made.then(Tell(event), status=made.status)
+    return plan.with_effects(EmitJobEvent(event), status=plan.status)
 
 
-def _ended(made: Plan, seen: Observed, now: float) -> Plan:
-    known = made.status.launch
-    silence = f"{_launcher(known)} was silent for {now - known.since:.0f} s (launch.lease)"
-    deletes = seen.policy.launch_lost == "delete"
-    if why := policy_source.managed_elsewhere(seen.job):
+def _expire(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
+    known = plan.status.launch
+    silence = (
+        f"{_describe_launcher(known)} was silent for {now - known.renewed_at:.0f} s (launch.lease)"
+    )
+    deletes = observed.policy.on_lease_expired == "delete"
+    if why := policy_source.external_manager_reason(observed.job):
         if deletes:
-            return _discarded(_tell_once(made, names.EVENT_LAUNCH_LEASE_EXPIRED, silence, now))
+            return _delete_job(_emit_once(plan, names.EVENT_LAUNCH_LEASE_EXPIRED, silence, now))
         message = f"{silence}, and yet the job goes on: {why}"
-        return _tell_once(made, names.EVENT_NOT_SUSPENDED, message, now)
+        return _emit_once(plan, names.EVENT_NOT_SUSPENDED, message, now)
     reason = (
         f"suspended: {silence}; a step that takes its place resumes the job, as does "
         "runPolicy.suspend: false"
     )
-    ended = dataclasses.replace(known, ended=now)
-    memory = dataclasses.replace(made.status, launch=ended, suspended=reason, below_since=0.0)
-    made = made.then(Suspend(memory), status=memory)
-    made = _tell_once(made, names.EVENT_LAUNCH_LEASE_EXPIRED, reason, now)
-    return _discarded(made) if deletes else made
+    ended = dataclasses.replace(known, expired_at=now)
+    memory = dataclasses.replace(plan.status, launch=ended, suspended=reason, below_since=0.0)
+    plan = plan.with_effects(Suspend(memory), status=memory)
+    plan = _emit_once(plan, names.EVENT_LAUNCH_LEASE_EXPIRED, reason, now)
+    return _delete_job(plan) if deletes else plan
 
 
-def _tell_once(made: Plan, name: str, message: str, now: float) -> Plan:
-    key = f"silent:{made.status.launch.since:.0f}"
-    if made.status.has_told(key):
-        return made
+def _emit_once(plan: ReconcilePlan, name: str, message: str, now: float) -> ReconcilePlan:
+    key = f"silent:{plan.status.launch.renewed_at:.0f}"
+    if plan.status.has_emitted(key):
+        return plan
     event = Event(name, message, warning=True, at=now)
-    return made.then(Tell(event), status=made.status.with_told(key))
+    return plan.with_effects(EmitJobEvent(event), status=plan.status.with_emitted(key))
 
 
-def _discarded(made: Plan) -> Plan:
-    return made.then(Discard(), status=made.status)
+def _delete_job(plan: ReconcilePlan) -> ReconcilePlan:
+    return plan.with_effects(DeleteJob(), status=plan.status)
 
 
-def _knowing(made: Plan, known: LaunchSeen) -> Plan:
-    return dataclasses.replace(made, status=dataclasses.replace(made.status, launch=known))
+def _with_launcher(plan: ReconcilePlan, launcher: LauncherState) -> ReconcilePlan:
+    return dataclasses.replace(plan, status=dataclasses.replace(plan.status, launch=launcher))
 
 
-def _launcher(known: LaunchSeen) -> str:
-    return f"the launching step {known.renewal.partition(' ')[0]}"
+def _describe_launcher(launcher: LauncherState) -> str:
+    return f"the launching step {launcher.renewal.partition(' ')[0]}"

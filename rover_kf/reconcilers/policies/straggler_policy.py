@@ -14,37 +14,51 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api import names
-from rover_kf.api.faults.straggler_reports import SlowPod
+from rover_kf.api.faults.straggler_reports import Straggler
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.reconcilers.plan import Observed, Plan, Remember, Replace, Tell
-from rover_kf.reconcilers.status_annotation import Avoided
+from rover_kf.reconcilers.plan import (
+    DeletePod,
+    EmitJobEvent,
+    Observed,
+    ReconcilePlan,
+    WriteStatus,
+)
+from rover_kf.reconcilers.status_annotation import ExcludedNode
 
 
-def extend(made: Plan, seen: Observed, now: float) -> Plan:
+def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with the slowest pod replaced, if it has been slow for the policy's time."""
-    after, status = seen.policy.replace_slow_after_seconds, seen.status
-    spent = made.status.slow_replaced >= seen.policy.slow_replacements
-    if after is None or status is None or spent or not seen.replaceable or not _whole(seen, status):
-        return made
-    late = [slow for slow in status.slow if status.now - slow.since >= after]
+    after, status = observed.policy.replace_slow_after_seconds, observed.status
+    spent = plan.status.slow_replaced >= observed.policy.slow_replacements
+    if (
+        after is None
+        or status is None
+        or spent
+        or not observed.replaceable
+        or not _all_pods_train(observed, status)
+    ):
+        return plan
+    late = [slow for slow in status.stragglers if status.now - slow.since >= after]
     if not late:
-        return made
+        return plan
     worst = max(late, key=lambda slow: slow.ratio)
-    pod = next((pod for pod in seen.pods if pod.name == worst.pod), None)
+    pod = next((pod for pod in observed.pods if pod.name == worst.pod), None)
     if pod is None:
-        return made
-    memory = dataclasses.replace(made.status, slow_replaced=made.status.slow_replaced + 1)
-    told = _message(worst, pod, status.now - worst.since, memory.slow_replaced, seen)
+        return plan
+    memory = dataclasses.replace(plan.status, slow_replaced=plan.status.slow_replaced + 1)
+    told = _message(worst, pod, status.now - worst.since, memory.slow_replaced, observed)
     event = Event(names.EVENT_STRAGGLER_REPLACED, told, warning=True, at=now)
-    if seen.policy.node_avoid_seconds and _better_without(pod.node, worst.ratio, seen.pods):
+    if observed.policy.node_avoid_seconds and _better_without(pod.node, worst.ratio, observed.pods):
         # node_exclusion replaces the pod once the template leaves the node out.
-        until = now + seen.policy.node_avoid_seconds
-        avoided = Avoided(pod.node, until, f"{pod.name}: straggler: {worst.ratio:g} times")
-        memory = dataclasses.replace(memory, avoided=(*memory.avoided, avoided))
-        return made.then(Remember(memory), Tell(event), status=memory)
+        until = now + observed.policy.node_avoid_seconds
+        avoided = ExcludedNode(pod.node, until, f"{pod.name}: straggler: {worst.ratio:g} times")
+        memory = dataclasses.replace(memory, excluded_nodes=(*memory.excluded_nodes, avoided))
+        return plan.with_effects(WriteStatus(memory), EmitJobEvent(event), status=memory)
     # Written down first: what was spent is spent, whatever becomes of us.
-    return made.then(Remember(memory), Tell(event), Replace(pod), status=memory)
+    return plan.with_effects(
+        WriteStatus(memory), EmitJobEvent(event), DeletePod(pod), status=memory
+    )
 
 
 def _better_without(node: str, ratio: float, pods: tuple[Pod, ...]) -> bool:
@@ -53,17 +67,19 @@ def _better_without(node: str, ratio: float, pods: tuple[Pod, ...]) -> bool:
     return bool(node) and elsewhere * ratio > len(pods)
 
 
-def _whole(seen: Observed, status: CoordinatorStatus) -> bool:
+def _all_pods_train(observed: Observed, status: CoordinatorStatus) -> bool:
     """Whether every pod trains, so that the others have what this one has."""
-    trains = status.phase == "training" and status.nodes == status.expected_nodes == seen.job.nodes
-    running = [pod for pod in seen.pods if pod.phase == "Running" and not pod.deleting]
-    return trains and len(running) == len(seen.pods) == seen.job.nodes > 1
+    trains = (
+        status.phase == "training" and status.nodes == status.expected_nodes == observed.job.nodes
+    )
+    running = [pod for pod in observed.pods if pod.phase == "Running" and not pod.deleting]
+    return trains and len(running) == len(observed.pods) == observed.job.nodes > 1
 
 
-def _message(slow: SlowPod, pod: Pod, seconds: float, number: int, seen: Observed) -> str:
+def _message(slow: Straggler, pod: Pod, seconds: float, number: int, observed: Observed) -> str:
     place = f" on {pod.node}" if pod.node else ""
     return (
         f"{slow.pod}{place} is replaced: rank {slow.rank} has held the others up for "
         f"{seconds:.0f} s, by {slow.ratio:.1f} times their own time a step "
-        f"({number} of {seen.policy.slow_replacements}, straggler.replacements)"
+        f"({number} of {observed.policy.slow_replacements}, straggler.replacements)"
     )

@@ -14,68 +14,70 @@ from rover_kf.injection.validation import tfjob_rules
 from rover_kf.recommender import job_signature
 from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import CpuRaises, Observed
-from rover_kf.reconcilers.scaling.scaling_proposal import shifted
+from rover_kf.reconcilers.scaling.scaling_proposal import shift_window
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling import ps_decision_input
 from rover_kf.scaling.policy import OFF
-from rover_kf.scaling.proposal import ServerOutlook
+from rover_kf.scaling.proposal import PsProposal
 from rover_kf.scaling.ps_decide import decide
-from rover_kf.scaling.ps_decision_input import ServerObservation
+from rover_kf.scaling.ps_decision_input import PsObservation
 
 KINDS = ("worker", "ps")
 
 
-def asks(seen: Observed, memory: JobStatus) -> bool:
+def is_scalable(observed: Observed, job_status: JobStatus) -> bool:
     """Whether another number of its workers or servers is allowed, or one is on trial."""
-    job = seen.job
-    if job.suspended or job.finished or job.deleting or seen.policy.mode == OFF:
+    job = observed.job
+    if job.suspended or job.finished or job.deleting or observed.policy.mode == OFF:
         return False
-    tried = memory.scaling.move is not None
-    return set(KINDS) <= seen.alone and (tried or _may_change(seen))
+    tried = job_status.scaling.move is not None
+    return set(KINDS) <= observed.standalone_types and (tried or _is_resizable(observed))
 
 
-def of(seen: Observed, memory: JobStatus, now: float, *, cpu: CpuRaises) -> ServerOutlook | None:
+def propose(
+    observed: Observed, job_status: JobStatus, now: float, *, cpu: CpuRaises
+) -> PsProposal | None:
     """The outlook; None where nobody wants the job scaled, or a change has still to be made.
 
     Args:
-        seen: the job, with the law of its parameter servers.
-        memory: its annotation.
+        observed: the job, with the law of its parameter servers.
+        job_status: its annotation.
         now: Unix seconds.
         cpu: raises of its CPU limits before this tick.
     """
-    move = memory.scaling.move
-    if not asks(seen, memory) or (move is not None and not move.changed_at):
+    move = job_status.scaling.move
+    if not is_scalable(observed, job_status) or (move is not None and not move.changed_at):
         return None
-    here = _observation(seen, memory, now, cpu)
-    if here is None or (seen.status is None and move is None):
+    here = _observation(observed, job_status, now, cpu)
+    if here is None or (observed.status is None and move is None):
         return None
-    return ServerOutlook(here, *decide(here, seen.policy, memory.scaling, now=now))
+    return PsProposal(here, *decide(here, observed.policy, job_status.scaling, now=now))
 
 
-def stays(seen: Observed, memory: JobStatus) -> str:
+def cycle_denial_reason(observed: Observed, job_status: JobStatus) -> str:
     """Why the job cannot be suspended and resumed for a change; empty if it can."""
-    if why := policy_source.suspend_refusal(seen.job, memory):
+    if why := policy_source.suspend_refusal(observed.job, job_status):
         return why
-    if memory.durable_step is None:
+    if job_status.durable_step is None:
         return "no step of it is on storage (checkpoint.path)"
     return ""
 
 
-def at_work(seen: Observed) -> bool:
+def is_fully_running(observed: Observed) -> bool:
     """Whether the chief trains, and all workers and servers that the job asks for are there."""
-    job, status = seen.job, seen.status
+    job, status = observed.job, observed.status
     if status is None or status.phase != "training":
         return False
     if not status.nodes == status.expected_nodes == job.nodes:
         return False
-    there = [pod for pod in seen.pods if pod.phase == "Running" and not pod.deleting]
+    there = [pod for pod in observed.pods if pod.phase == "Running" and not pod.deleting]
     counts = {kind: sum(pod.replica_type == kind for pod in there) for kind in KINDS}
     if any(counts[kind] != job.replicas[kind] for kind in KINDS):
         return False
-    return not tfjob_rules.is_dynamic(job.manifest) or _all_take(status, job.replicas)
+    return not tfjob_rules.is_dynamic(job.manifest) or _all_use_ledger(status, job.replicas)
 
 
-def _all_take(status: CoordinatorStatus, replicas: Mapping[str, int]) -> bool:
+def _all_use_ledger(status: CoordinatorStatus, replicas: Mapping[str, int]) -> bool:
     """Whether each worker takes records of the ledger that lends to them, if there is one."""
     if not status.data:
         return True
@@ -83,31 +85,31 @@ def _all_take(status: CoordinatorStatus, replicas: Mapping[str, int]) -> bool:
     return any(wanted <= {one.rank for one in data.workers} for data in status.data)
 
 
-def _may_change(seen: Observed) -> bool:
-    setup = _setup(seen)
-    return setup is not None and ps_decision_input.may_change(seen.policy, setup)
+def _is_resizable(observed: Observed) -> bool:
+    setup = _current_setup(observed)
+    return setup is not None and ps_decision_input.may_change(observed.policy, setup)
 
 
-def _setup(seen: Observed) -> ServerSetup | None:
+def _current_setup(observed: Observed) -> ServerSetup | None:
     try:
-        return job_signature.servers(seen.job.manifest)
+        return job_signature.server_setup(observed.job.manifest)
     except errors.InputError:  # told where its run is recorded
         return None
 
 
 def _observation(
-    seen: Observed, memory: JobStatus, now: float, cpu: CpuRaises
-) -> ServerObservation | None:
-    setup, status, job = _setup(seen), seen.status, seen.job
+    observed: Observed, job_status: JobStatus, now: float, cpu: CpuRaises
+) -> PsObservation | None:
+    setup, status, job = _current_setup(observed), observed.status, observed.job
     if setup is None:
         return None
-    known = ServerObservation(
+    known = PsObservation(
         setup=setup,
         masters=job.nodes,
-        steady=at_work(seen),
-        law=seen.law,
+        steady=is_fully_running(observed),
+        model=observed.ps_model,
         live=tfjob_rules.is_dynamic(job.manifest),
-        stays=stays(seen, memory),
+        suspend_blocker=cycle_denial_reason(observed, job_status),
         raised_at=cpu.settled_at,
         cores_seconds=cpu.settling,
     )
@@ -116,21 +118,21 @@ def _observation(
     skew = now - status.now
     known = dataclasses.replace(
         known,
-        windows=tuple(shifted(window, skew) for window in status.windows),
+        windows=tuple(shift_window(window, skew) for window in status.windows),
         restart_seconds=status.restart_seconds,
     )
     return _with_work_left(known, status)
 
 
-def _with_work_left(known: ServerObservation, status: CoordinatorStatus) -> ServerObservation:
+def _with_work_left(observation: PsObservation, status: CoordinatorStatus) -> PsObservation:
     """By steps where they are known, else by the ledger of its records."""
     if status.total_steps:
         left = float(max(status.total_steps - status.step, 0))
         share = left / status.total_steps
-        return dataclasses.replace(known, steps_left=left, share_left=share)
+        return dataclasses.replace(observation, steps_left=left, share_left=share)
     for data in status.data:
         whole = data.epochs * data.slots
         if whole and data.eta_seconds is not None:
             share = max(1.0 - (data.epoch * data.slots + data.done) / whole, 0.0)
-            return dataclasses.replace(known, seconds_left=data.eta_seconds, share_left=share)
-    return known
+            return dataclasses.replace(observation, seconds_left=data.eta_seconds, share_left=share)
+    return observation

@@ -13,7 +13,14 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event
-from rover_kf.reconcilers.plan import Announce, Observed, Plan, Remember, Resize, Tell
+from rover_kf.reconcilers.plan import (
+    AnnounceResize,
+    EmitJobEvent,
+    Observed,
+    ReconcilePlan,
+    Resize,
+    WriteStatus,
+)
 from rover_kf.scaling.scaling_state import Move, ScalingState
 
 DRAIN_SECONDS = 30.0
@@ -25,48 +32,54 @@ ABANDON_SECONDS = 300.0
 ACTIVE = ("waiting", "training", "draining", "recovering")
 
 
-def abandoned(plan: Plan) -> Plan:
+def abort(plan: ReconcilePlan) -> ReconcilePlan:
     """The plan without the change that was intended."""
     scaling = dataclasses.replace(plan.status.scaling, move=None)
     return dataclasses.replace(plan, status=dataclasses.replace(plan.status, scaling=scaling))
 
 
-def follow(plan: Plan, seen: Observed) -> Plan:
+def track(plan: ReconcilePlan, observed: Observed) -> ReconcilePlan:
     """Let the coordinator expect what the job asks for."""
-    status, nodes = seen.status, seen.job.nodes
+    status, nodes = observed.status, observed.job.nodes
     if status is None or status.phase not in ACTIVE or status.expected_nodes == nodes:
         return plan
-    return plan.then(
-        Announce(nodes, f"the job asks for {nodes} pods", must=False), status=plan.status
+    return plan.with_effects(
+        AnnounceResize(nodes, f"the job asks for {nodes} pods", required=False), status=plan.status
     )
 
 
-def begin(
-    plan: Plan, seen: Observed, decision: ScaleDecision, state: ScalingState, now: float
-) -> Plan:
+def start(
+    plan: ReconcilePlan,
+    observed: Observed,
+    decision: ScaleDecision,
+    state: ScalingState,
+    now: float,
+) -> ReconcilePlan:
     """Write the intention down before anything is done about it."""
-    plan = decided(plan, decision, state)
-    plan = plan.then(Remember(plan.status), status=plan.status)
+    plan = record_decision(plan, decision, state)
+    plan = plan.with_effects(WriteStatus(plan.status), status=plan.status)
     move = state.move
-    return plan if move is None else carry_on(plan, seen, move, now, allowed=True)
+    return plan if move is None else continue_(plan, observed, move, now, allowed=True)
 
 
-def carry_on(plan: Plan, seen: Observed, move: Move, now: float, *, allowed: bool) -> Plan:
+def continue_(
+    plan: ReconcilePlan, observed: Observed, move: Move, now: float, *, allowed: bool
+) -> ReconcilePlan:
     """Bring a change that is written down one step further; also after any crash."""
-    job, status = seen.job, seen.status
+    job, status = observed.job, observed.status
     workers = job.replicas["worker"]
     late = now - move.decided_at > ABANDON_SECONDS
     if workers not in (move.origin, move.target) or not allowed or late:
         # Someone else set the replicas, or took the permission back: theirs is the last word.
         # Late: the coordinator has refused all the while.
-        return follow(abandoned(plan), seen)
+        return track(abort(plan), observed)
     name = names.EVENT_SCALE_ROLLED_BACK if move.rolls_back else names.EVENT_SCALE_DECISION
     event = Event(name, move.reason, warning=move.rolls_back, at=now)
-    plan = tell_once(plan, f"decided:{move.decided_at:.3f}", event)
+    plan = emit_once(plan, f"decided:{move.decided_at:.3f}", event)
     memory = plan.status
     nodes = move.target + job.nodes - workers
     if status is not None and status.expected_nodes != nodes:
-        plan = plan.then(Announce(nodes, move.reason), status=memory)
+        plan = plan.with_effects(AnnounceResize(nodes, move.reason), status=memory)
     shrinks = move.target < move.origin
     drained = status is not None and status.nodes <= nodes
     if shrinks and not drained and now - move.decided_at < DRAIN_SECONDS:
@@ -75,29 +88,31 @@ def carry_on(plan: Plan, seen: Observed, move: Move, now: float, *, allowed: boo
     if decision is not None and decision.target == move.target:
         decision = dataclasses.replace(decision, applied=True)
     if decision is not None:
-        memory = memory.deciding(decision)
+        memory = memory.with_decision(decision)
     changed = dataclasses.replace(memory, scaling=memory.scaling.with_change(now))
     if workers != move.target:
-        plan = plan.then(Resize(move.target, changed), status=changed)
+        plan = plan.with_effects(Resize(move.target, changed), status=changed)
     plan = dataclasses.replace(plan, status=changed, decision=decision)
-    return tell_scaled(plan, move, now)
+    return emit_scaled(plan, move, now)
 
 
-def decided(plan: Plan, decision: ScaleDecision, state: ScalingState) -> Plan:
+def record_decision(
+    plan: ReconcilePlan, decision: ScaleDecision, state: ScalingState
+) -> ReconcilePlan:
     """The plan with a decision and the memory that goes with it."""
-    status = dataclasses.replace(plan.status.deciding(decision), scaling=state)
+    status = dataclasses.replace(plan.status.with_decision(decision), scaling=state)
     return dataclasses.replace(plan, status=status, decision=decision)
 
 
-def tell_once(plan: Plan, key: str, event: Event) -> Plan:
+def emit_once(plan: ReconcilePlan, key: str, event: Event) -> ReconcilePlan:
     """The plan with an Event that is told once under its key."""
-    if plan.status.has_told(key):
+    if plan.status.has_emitted(key):
         return plan
-    return plan.then(Tell(event), status=plan.status.with_told(key))
+    return plan.with_effects(EmitJobEvent(event), status=plan.status.with_emitted(key))
 
 
-def tell_scaled(plan: Plan, move: Move, now: float) -> Plan:
+def emit_scaled(plan: ReconcilePlan, move: Move, now: float) -> ReconcilePlan:
     """The plan with the Event of a change that was made."""
     message = f"Worker replicas {move.origin} -> {move.target}"
     event = Event(names.EVENT_SCALED, message, at=now)
-    return tell_once(plan, f"scaled:{move.decided_at:.3f}", event)
+    return emit_once(plan, f"scaled:{move.decided_at:.3f}", event)

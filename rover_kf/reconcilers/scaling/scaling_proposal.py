@@ -15,19 +15,19 @@ from rover_kf.api.jobs import ObservedJob, Pod
 from rover_kf.api.samples import Throughput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.scaling.decide import decide
-from rover_kf.scaling.policy import OFF, WatchPolicy
-from rover_kf.scaling.proposal import Outlook
-from rover_kf.scaling.scaling_state import Observation, ScalingState
+from rover_kf.scaling.policy import OFF, AutoscalingPolicy
+from rover_kf.scaling.proposal import ScalingProposal
+from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 
-def of(  # noqa: PLR0917 - what is seen, one after the other
+def propose(  # noqa: PLR0917 - what is seen, one after the other
     job: ObservedJob,
     pods: Sequence[Pod],
     status: CoordinatorStatus | None,
-    policy: WatchPolicy,
-    memory: ScalingState,
+    policy: AutoscalingPolicy,
+    previous: ScalingState,
     now: float,
-) -> Outlook | None:
+) -> ScalingProposal | None:
     """The outlook; None where the job is not trained now, or nobody wants it scaled.
 
     Args:
@@ -35,7 +35,7 @@ def of(  # noqa: PLR0917 - what is seen, one after the other
         pods: of the job.
         status: its coordinator's, at the same time.
         policy: what its owner allows.
-        memory: what its annotation has.
+        previous: what its annotation has.
         now: Unix seconds.
     """
     ended = job.suspended or job.finished or job.deleting
@@ -43,34 +43,34 @@ def of(  # noqa: PLR0917 - what is seen, one after the other
     if status is None or ended or not workers or policy.mode == OFF:
         return None
     here = _observation(job, pods, status, now)
-    if memory.move is not None and not memory.move.changed_at:
-        return Outlook(here)
-    return Outlook(here, *decide(here, policy, memory, now=now))
+    if previous.move is not None and not previous.move.changed_at:
+        return ScalingProposal(here)
+    return ScalingProposal(here, *decide(here, policy, previous, now=now))
 
 
 def _observation(
     job: ObservedJob, pods: Sequence[Pod], status: CoordinatorStatus, now: float
-) -> Observation:
+) -> JobObservation:
     workers = job.replicas["worker"]
-    lacking = [one for one in pods if one.replica_type == "worker" and one.unplaced]
+    lacking = [one for one in pods if one.replica_type == "worker" and one.unschedulable]
     trains = status.phase == "training" and status.nodes + len(lacking) == job.nodes
     # Windows are in the coordinator's clock, changes in ours: the two hosts' may differ.
     skew = now - status.now
-    return Observation(
+    return JobObservation(
         replicas=workers,
         masters=job.nodes - workers,
         steady=status.phase == "training" and status.nodes == status.expected_nodes == job.nodes,
-        windows=tuple(shifted(window, skew) for window in status.windows),
+        windows=tuple(shift_window(window, skew) for window in status.windows),
         step=status.step,
         total_steps=status.total_steps,
         restart_seconds=status.restart_seconds,
-        unplaced=len(lacking) if trains else 0,
+        unschedulable=len(lacking) if trains else 0,
         # The newest: a pod that was made anew may find a node yet.
-        unplaced_seconds=now - max((one.unplaced_since for one in lacking), default=now),
+        unschedulable_seconds=now - max((one.unschedulable_since for one in lacking), default=now),
     )
 
 
-def shifted(window: Throughput, seconds: float) -> Throughput:
+def shift_window(window: Throughput, seconds: float) -> Throughput:
     """The window so many seconds later."""
     return dataclasses.replace(
         window, started_at=window.started_at + seconds, ended_at=window.ended_at + seconds

@@ -14,18 +14,18 @@ import logging
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Sealed
-from rover_kf.api.replica_checks import DigestTaken, ReplicaDigest, TensorSum
+from rover_kf.api.checkpoints import SlotSealed
+from rover_kf.api.replica_checks import DigestAck, ReplicaDigest, TensorChecksum
 from rover_kf.checkpoint import divergence
 from rover_kf.sidecar.consistency import tensor_digests
-from rover_kf.sidecar.interfaces import Peers
+from rover_kf.sidecar.interfaces import PeerClient
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.slots import PodSlots
 
 _log = logging.getLogger(__name__)
 
 
-class ReplicaCheck:
+class ReplicaDigester:
     """One a sidecar.
 
     Args:
@@ -34,12 +34,12 @@ class ReplicaCheck:
         peers: the coordinator.
     """
 
-    def __init__(self, settings: SidecarSettings, slots: Slots, peers: Peers) -> None:
+    def __init__(self, settings: SidecarSettings, slots: PodSlots, peers: PeerClient) -> None:
         self._settings, self._slots, self._peers = settings, slots, peers
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._running: dict[int, asyncio.Task[None]] = {}
 
-    def begin(self, sealed: Sealed) -> None:
+    def begin(self, sealed: SlotSealed) -> None:
         """Check a slot in the background; this rank's last check is over, done or not.
 
         So it is on every rank: none waits for another that is at a later step.
@@ -47,7 +47,7 @@ class ReplicaCheck:
         before = self._running.get(sealed.local_rank)
         if before is not None:
             before.cancel()
-        self._running[sealed.local_rank] = asyncio.create_task(self._check(sealed))
+        self._running[sealed.local_rank] = asyncio.create_task(self._digest(sealed))
 
     async def stop(self) -> None:
         """Give up what goes on."""
@@ -56,7 +56,7 @@ class ReplicaCheck:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         self._running.clear()
 
-    async def _check(self, sealed: Sealed) -> None:
+    async def _digest(self, sealed: SlotSealed) -> None:
         told = ReplicaDigest(
             pod=self._settings.pod,
             rank=sealed.rank,
@@ -66,31 +66,33 @@ class ReplicaCheck:
             ranks=sealed.ranks,
         )
         try:
-            async with self._one_at_a_time:
-                sums = await asyncio.to_thread(self._sums, sealed)
-        except (errors.TornSnapshot, OSError) as overwritten:
+            async with self._lock:
+                sums = await asyncio.to_thread(self._tensor_sums, sealed)
+        except (errors.CorruptSnapshot, OSError) as overwritten:
             _log.info("rank %d: step %d is not checked: %s", told.rank, told.step, overwritten)
-            await self._tell(told)
+            await self._send(told)
             return
         if sums:
-            found = divergence.digest(sums)
+            found = divergence.combine_digests(sums)
             told = dataclasses.replace(told, tensors=len(sums), digest=found)
-            if await self._tell(told):
-                await self._tell(dataclasses.replace(told, listing=divergence.listed(sums)))
+            if await self._send(told):
+                await self._send(
+                    dataclasses.replace(told, listing=divergence.condense_listing(sums))
+                )
 
-    def _sums(self, sealed: Sealed) -> tuple[TensorSum, ...]:
+    def _tensor_sums(self, sealed: SlotSealed) -> tuple[TensorChecksum, ...]:
         arena = self._slots.arena(sealed.local_rank)
         for seal in arena.sealed():
             if (seal.slot, seal.step, seal.round) == (sealed.slot, sealed.step, sealed.round):
-                return tensor_digests.of_slot(arena, seal)
-        raise errors.TornSnapshot(f"slot {sealed.slot} no longer holds step {sealed.step}")
+                return tensor_digests.digest_slot(arena, seal)
+        raise errors.CorruptSnapshot(f"slot {sealed.slot} no longer holds step {sealed.step}")
 
-    async def _tell(self, told: ReplicaDigest) -> bool:
+    async def _send(self, digest: ReplicaDigest) -> bool:
         """Whether the listing is wanted."""
         try:
             path = names.PATH_REPLICA_DIGEST
-            taken = await self._peers.ask_coordinator(path, told, DigestTaken)
+            taken = await self._peers.call_coordinator(path, digest, DigestAck)
         except errors.RoverError as error:
-            _log.info("the coordinator does not compare step %d: %s", told.step, error)
+            _log.info("the coordinator does not compare step %d: %s", digest.step, error)
             return False
-        return taken.listing_wanted
+        return taken.send_listing

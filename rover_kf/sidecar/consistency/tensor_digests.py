@@ -11,19 +11,19 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 
-from rover_kf.api.replica_checks import TensorSum
+from rover_kf.api.replica_checks import TensorChecksum
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import checksum
-from rover_kf.checkpoint.format.snapshot import Placed, Snapshot
-from rover_kf.checkpoint.format.tensor_layout import kinds_of
-from rover_kf.sidecar.slots.sources import read_head
+from rover_kf.checkpoint.format.snapshot import PlacedTensor, Snapshot
+from rover_kf.checkpoint.format.tensor_layout import read_tensor_layout
+from rover_kf.sidecar.slots.sources import read_header
 
 PINNED_BYTES = 16 << 20
 """Read under one pin."""
 
 
-def of_slot(arena: Arena, seal: Seal) -> tuple[TensorSum, ...]:
+def digest_slot(arena: Arena, seal: Seal) -> tuple[TensorChecksum, ...]:
     """CRC-32C of each of them, in the file's order. Blocks.
 
     Args:
@@ -31,40 +31,40 @@ def of_slot(arena: Arena, seal: Seal) -> tuple[TensorSum, ...]:
         seal: of the slot.
 
     Raises:
-        TornSnapshot: the slot no longer holds that snapshot.
+        CorruptSnapshot: the slot no longer holds that snapshot.
     """
     with arena.pin(seal) as pin:
-        places = alike(read_head(pin.descriptor, seal.length))
+        places = comparable_tensors(read_header(pin.descriptor, seal.length))
         slot = memoryview(mmap.mmap(pin.descriptor, seal.length, access=mmap.ACCESS_READ))
-    found = {place.entry.name: checksum.extend(0, _facts(place)) for place in places}
+    found = {place.entry.name: checksum.extend(0, _describe(place)) for place in places}
     for batch in _batches(places):
         with arena.pin(seal):
             for name, begin, end in batch:
                 found[name] = checksum.extend(found[name], slot[begin:end])
-    return tuple(TensorSum(name, value) for name, value in found.items())
+    return tuple(TensorChecksum(name, value) for name, value in found.items())
 
 
-def alike(whole: Snapshot) -> list[Placed]:
+def comparable_tensors(whole: Snapshot) -> list[PlacedTensor]:
     """The tensors that are bit-equal on every rank, in the file's order.
 
     Neither a rank's own (BatchNorm's running figures) nor pieces of larger ones.
 
     Raises:
-        TornSnapshot: the snapshot does not say which they are.
+        CorruptSnapshot: the snapshot does not say which they are.
     """
-    kinds = kinds_of(whole)
-    if not kinds.alike:
+    kinds = read_tensor_layout(whole)
+    if not kinds.bit_equal:
         return []
-    others = kinds.own | kinds.pieces.keys()
+    others = kinds.rank_local | kinds.shards.keys()
     found = (place for name, place in whole.tensors.items() if name not in others)
-    return sorted(found, key=lambda place: (place.begin, place.end))
+    return sorted(found, key=lambda tensor: (tensor.begin, tensor.end))
 
 
-def _facts(place: Placed) -> bytes:
-    return f"{place.entry.dtype} {place.entry.shape}".encode()
+def _describe(tensor: PlacedTensor) -> bytes:
+    return f"{tensor.entry.dtype} {tensor.entry.shape}".encode()
 
 
-def _batches(places: Sequence[Placed]) -> Iterator[list[tuple[str, int, int]]]:
+def _batches(places: Sequence[PlacedTensor]) -> Iterator[list[tuple[str, int, int]]]:
     """Ranges of the slot, each with its tensor's name; so many as are read under one pin."""
     batch: list[tuple[str, int, int]] = []
     room = PINNED_BYTES

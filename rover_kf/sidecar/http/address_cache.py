@@ -16,32 +16,32 @@ import socket
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-BESIDE_SECONDS = 1.0
+FALLBACK_SECONDS = 1.0
 """How long the name server is waited for where an address was told."""
 
 
-class LastKnown(AbstractResolver):
+class AddressCache(AbstractResolver):
     """Asks another resolver, and answers what that one said last where it no longer knows a name.
 
     Args:
         asked: the other resolver.
     """
 
-    def __init__(self, asked: AbstractResolver) -> None:
-        self._asked = asked
-        self._found: dict[tuple[str, int, int], list[ResolveResult]] = {}
-        self._told: dict[str, str] = {}
-        self._free = asyncio.Event()
-        self._free.set()
+    def __init__(self, resolver: AbstractResolver) -> None:
+        self._resolver = resolver
+        self._answers: dict[tuple[str, int, int], list[ResolveResult]] = {}
+        self._preferred: dict[str, str] = {}
+        self._enabled = asyncio.Event()
+        self._enabled.set()
 
-    def hold(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Ask nothing for some time, unless ``free`` is called earlier; requests wait."""
-        self._free.clear()
-        asyncio.get_running_loop().call_later(seconds, self.free)
+        self._enabled.clear()
+        asyncio.get_running_loop().call_later(seconds, self.resume)
 
-    def free(self) -> None:
+    def resume(self) -> None:
         """From now on names may be asked for."""
-        self._free.set()
+        self._enabled.set()
 
     def prefer(self, host: str, address: str) -> frozenset[str]:
         """Try this address first for a name: its owner says so itself.
@@ -49,12 +49,12 @@ class LastKnown(AbstractResolver):
         Returns:
             Others that the name led to so far.
         """
-        answers = (found for key, found in self._found.items() if key[0] == host)
+        answers = (found for key, found in self._answers.items() if key[0] == host)
         former = {one["host"] for found in answers for one in found}
-        if host in self._told:
-            former.add(self._told[host])
-        self._told[host] = address
-        self.free()
+        if host in self._preferred:
+            former.add(self._preferred[host])
+        self._preferred[host] = address
+        self.resume()
         return frozenset(former - {address})
 
     async def resolve(
@@ -65,29 +65,31 @@ class LastKnown(AbstractResolver):
         Raises:
             OSError: it is not known now and never was.
         """
-        await self._free.wait()
-        told = self._told.get(host)
+        await self._enabled.wait()
+        told = self._preferred.get(host)
         if told is None:
-            return await self._ask(host, port, family)
+            return await self._look_up(host, port, family)
         first = _result(host, told, port)
         try:
-            others = await asyncio.wait_for(self._ask(host, port, family), BESIDE_SECONDS)
+            others = await asyncio.wait_for(self._look_up(host, port, family), FALLBACK_SECONDS)
         except (OSError, asyncio.TimeoutError):
             return [first]
         return [first, *(other for other in others if other["host"] != told)]
 
-    async def _ask(self, host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
+    async def _look_up(
+        self, host: str, port: int, family: socket.AddressFamily
+    ) -> list[ResolveResult]:
         key = (host, port, family)
         try:
-            self._found[key] = await self._asked.resolve(host, port, family)
+            self._answers[key] = await self._resolver.resolve(host, port, family)
         except OSError:
-            if key not in self._found:
+            if key not in self._answers:
                 raise
-        return self._found[key]
+        return self._answers[key]
 
     async def close(self) -> None:
         """Close the other resolver."""
-        await self._asked.close()
+        await self._resolver.close()
 
 
 def _result(host: str, address: str, port: int) -> ResolveResult:

@@ -24,20 +24,20 @@ import aiohttp
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.sidecar.http.app import Gate
+from rover_kf.sidecar.http.app import Authenticator
 from rover_kf.sidecar.http.peer_client import Token
-from rover_kf.sidecar.http.token_clock import ClusterTime
+from rover_kf.sidecar.http.token_clock import TokenClock
 from rover_kf.sidecar.settings import SidecarSettings
 
 KEYS_URL = "https://kubernetes.default.svc/openid/v1/jwks"
 KEYS_SECONDS = 3600.0
 """How long the cluster's keys are used; an unknown key fetches them at once, but not more often
 than KEYS_LEAST_SECONDS."""
-KEYS_LEAST_SECONDS = 5.0
-GOOD_SECONDS = 60.0
+KEYS_MIN_SECONDS = 5.0
+VERIFIED_SECONDS = 60.0
 """How long a token that was verified is taken without verifying it again."""
-MOST_GOOD = 4096
-_CHECKED: Any = {
+MAX_VERIFIED = 4096
+_JWT_OPTIONS: Any = {
     "require": ["exp", "aud", "sub"],
     "verify_exp": False,
     "verify_iat": False,
@@ -48,22 +48,22 @@ _CHECKED: Any = {
 _log = logging.getLogger(__name__)
 
 
-def make_gate(settings: SidecarSettings) -> Gate:
+def make_authenticator(settings: SidecarSettings) -> Authenticator:
     """The gate that the settings ask for.
 
     Raises:
         InputError: an unknown way to authenticate.
     """
     if settings.auth == "shared":
-        return SharedToken(Token(settings.token_home / "token"))
+        return SharedTokenAuthenticator(Token(settings.token_home / "token"))
     if settings.auth == "serviceaccount":
-        return ServiceAccounts(settings)
+        return ServiceAccountAuthenticator(settings)
     raise errors.InputError(
         f"{names.ENV_AUTH} is {settings.auth!r}; allowed: 'serviceaccount', 'shared'"
     )
 
 
-class SharedToken:
+class SharedTokenAuthenticator:
     """Everybody who knows the token."""
 
     def __init__(self, token: Token) -> None:
@@ -76,35 +76,35 @@ class SharedToken:
         return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
 
 
-class ServiceAccounts:
+class ServiceAccountAuthenticator:
     """Pods of this job, and the controller, by tokens that the cluster has signed."""
 
     def __init__(self, settings: SidecarSettings, keys_url: str = KEYS_URL) -> None:
         self._settings, self._keys_url = settings, keys_url
-        self._time = ClusterTime(settings)
+        self._clock = TokenClock(settings)
         self._api_token = Token(settings.token_home / "api-token")
         self._keys: dict[str, Any] = {}
         self._fetched = -KEYS_SECONDS
         self._fetching = asyncio.Lock()
-        self._good: dict[str, float] = {}
+        self._verified: dict[str, float] = {}
 
     async def admit(self, authorization: str) -> bool:
         """See web.Gate."""
         token = _bearer(authorization)
         if not token:
             return False
-        if time.monotonic() < self._good.get(token, 0.0):
+        if time.monotonic() < self._verified.get(token, 0.0):
             return True
         claims = await self._verify(token)
-        if claims is None or not belongs(claims, self._settings):
+        if claims is None or not is_authorized(claims, self._settings):
             return False
-        left = float(claims["exp"]) - self._time.now()
+        left = float(claims["exp"]) - self._clock.now()
         if left <= 0:
             _log.warning("a token of %s was refused: it has expired", claims["sub"])
             return False
-        if len(self._good) >= MOST_GOOD:
-            self._good.clear()
-        self._good[token] = time.monotonic() + min(left, GOOD_SECONDS)
+        if len(self._verified) >= MAX_VERIFIED:
+            self._verified.clear()
+        self._verified[token] = time.monotonic() + min(left, VERIFIED_SECONDS)
         return True
 
     async def _verify(self, token: str) -> dict[str, Any] | None:
@@ -120,7 +120,7 @@ class ServiceAccounts:
                 key=key.key,
                 algorithms=["RS256", "ES256", "ES384"],
                 audience=names.AUDIENCE,
-                options=_CHECKED,
+                options=_JWT_OPTIONS,
             )
         except (jwt.PyJWTError, TypeError, ValueError, AttributeError, RecursionError) as cause:
             # The last ones where an algorithm is asked for that the key is not of.
@@ -131,7 +131,7 @@ class ServiceAccounts:
     async def _key(self, key_id: str) -> Any:
         async with self._fetching:
             age = time.monotonic() - self._fetched
-            unknown = key_id not in self._keys and age > KEYS_LEAST_SECONDS
+            unknown = key_id not in self._keys and age > KEYS_MIN_SECONDS
             if age > KEYS_SECONDS or unknown:
                 await self._fetch()
         return self._keys.get(key_id)
@@ -161,7 +161,7 @@ class ServiceAccounts:
         self._fetched = time.monotonic()
 
 
-def belongs(claims: dict[str, Any], settings: SidecarSettings) -> bool:
+def is_authorized(claims: dict[str, Any], settings: SidecarSettings) -> bool:
     """Whether the verified claims are those of a pod of this job, or of the controller."""
     if settings.controller_account:
         namespace, _, account = settings.controller_account.partition(":")

@@ -16,51 +16,51 @@ import weakref
 from collections.abc import Collection
 from typing import Any
 
-IDLE_SECONDS, BETWEEN_SECONDS, ASKED = 4, 2, 3
-SILENCE_SECONDS = IDLE_SECONDS + BETWEEN_SECONDS * ASKED
+IDLE_SECONDS, BETWEEN_SECONDS, PROBES = 4, 2, 3
+SILENCE_SECONDS = IDLE_SECONDS + BETWEEN_SECONDS * PROBES
 """After which a connection is given up, whether an answer is awaited or bytes are on their way."""
 
 
-class Sockets:
+class KeepAliveConnector:
     """All of one client."""
 
     def __init__(self) -> None:
-        self._made: weakref.WeakKeyDictionary[socket.socket, str] = weakref.WeakKeyDictionary()
+        self._addresses: weakref.WeakKeyDictionary[socket.socket, str] = weakref.WeakKeyDictionary()
 
-    def make(self, info: tuple[Any, ...]) -> socket.socket:
+    def create_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """One for an address, as aiohttp's connector wants it.
 
         Args:
             info: as of ``socket.getaddrinfo``.
         """
-        one = _made(info)
-        self._made[one] = info[4][0]
+        one = _keepalive_socket(info)
+        self._addresses[one] = info[4][0]
         return one
 
-    def give_up(self, addresses: Collection[str]) -> None:
+    def abort_connecting(self, addresses: Collection[str]) -> None:
         """Wait no longer for connections that are still being made to these."""
-        for one, address in list(self._made.items()):
+        for one, address in list(self._addresses.items()):
             if address in addresses and not _is_connected(one):
                 with contextlib.suppress(OSError):  # closed, or not even begun
                     one.shutdown(socket.SHUT_RDWR)
 
 
-def _is_connected(one: socket.socket) -> bool:
+def _is_connected(connection: socket.socket) -> bool:
     try:
-        one.getpeername()
+        connection.getpeername()
     except OSError:
         return False
     return True
 
 
-def _made(info: tuple[Any, ...]) -> socket.socket:
+def _keepalive_socket(info: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol, _, _ = info
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, IDLE_SECONDS),
         (socket.TCP_KEEPINTVL, BETWEEN_SECONDS),
-        (socket.TCP_KEEPCNT, ASKED),
+        (socket.TCP_KEEPCNT, PROBES),
         (socket.TCP_USER_TIMEOUT, SILENCE_SECONDS * 1000),
     ):
         made.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 """How often it is looked without a change: a pace, too, may allow something new."""
 
 T = TypeVar("T")
@@ -31,18 +31,18 @@ class LongPoll:
         self.next_change.set()
         self.next_change = asyncio.Event()
 
-    async def answer(self, look: Callable[[], T | None], seconds: float) -> T | None:
+    async def wait(self, probe: Callable[[], T | None], seconds: float) -> T | None:
         """Wait until there is something; at once if there is already.
 
         Args:
-            look: what there is; None for nothing. Asked at each change, and now and then.
+            probe: what there is; None for nothing. Asked at each change, and now and then.
             seconds: how long to wait.
 
         Returns:
             What there is; None: nothing in time.
         """
         until = time.monotonic() + seconds
-        while (found := look()) is None and (rest := until - time.monotonic()) > 0:
+        while (found := probe()) is None and (rest := until - time.monotonic()) > 0:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.next_change.wait(), min(rest, _LOOK_SECONDS))
+                await asyncio.wait_for(self.next_change.wait(), min(rest, _POLL_SECONDS))
         return found

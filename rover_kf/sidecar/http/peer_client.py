@@ -22,19 +22,19 @@ import aiohttp
 from rover_kf import errors
 from rover_kf.api import codec, error_wire, names
 from rover_kf.api.coordinator_state import CoordinatorState
-from rover_kf.sidecar.http.address_cache import LastKnown
-from rover_kf.sidecar.http.connections import Sockets
-from rover_kf.sidecar.interfaces import Stream
+from rover_kf.sidecar.http.address_cache import AddressCache
+from rover_kf.sidecar.http.connections import KeepAliveConnector
+from rover_kf.sidecar.interfaces import ResponseStream
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.state_replica import StateCopy
+from rover_kf.sidecar.state_replica import StateReplica
 from rover_kf.sidecar.tls import reloading
-from rover_kf.sidecar.tls.reloading import Secured
+from rover_kf.sidecar.tls.reloading import ReloadingTls
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PATIENCE = 60.0
+RETRY_SECONDS = 60.0
 """Seconds that a request to the coordinator is tried again; an answer is waited for for longer."""
 CONNECT_SECONDS = 3.0
 HOLD_SECONDS = 10.0
@@ -49,7 +49,7 @@ TOKEN_SECONDS = 5.0
 
 
 @dataclasses.dataclass(slots=True)
-class _Stream:
+class _ClientResponseStream:
     status: int
     headers: dict[str, str]
     response: aiohttp.ClientResponse
@@ -62,7 +62,7 @@ class _Stream:
             raise errors.ClusterUnavailable(f"{self.response.url} broke off: {cause}") from cause
 
 
-class SidecarPeers:
+class HttpPeerClient:
     """One session for all requests to other sidecars.
 
     Args:
@@ -70,30 +70,33 @@ class SidecarPeers:
         tls: None: they speak plain HTTP.
     """
 
-    def __init__(self, settings: SidecarSettings, tls: Secured | None = None) -> None:
+    def __init__(self, settings: SidecarSettings, tls: ReloadingTls | None = None) -> None:
         self._tls, self._scheme = tls, "https" if tls else "http"
         # Its own name it need not know, and may not for as long as its pod is not ready.
         self._host = settings.address if settings.is_coordinator else settings.coordinator_host
-        self._coordinator = f"{self._scheme}://{_bracketed(self._host)}:{settings.port}"
-        self._ledger = f"{self._scheme}://{_bracketed(settings.ledger_host)}:{settings.port}"
-        self._names: LastKnown | None = None
-        self._sockets = Sockets()
-        self._asks_early = settings.is_coordinator and not settings.keeps_host
+        self._coordinator = f"{self._scheme}://{_bracket_ipv6(self._host)}:{settings.port}"
+        self._ledger = f"{self._scheme}://{_bracket_ipv6(settings.ledger_host)}:{settings.port}"
+        self._resolver: AddressCache | None = None
+        self._connector = KeepAliveConnector()
+        self._resolves_early = settings.is_coordinator and not settings.keeps_host
         self._token = Token(settings.token_home / "token")
         self._session: aiohttp.ClientSession | None = None
-        self.copy = StateCopy(settings)
+        self.state_replica = StateReplica(settings)
         self._fetching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the session."""
-        self.copy.begin()
+        self.state_replica.load()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         # Long polls of every launcher and trainer of the pod go through it: no limit.
-        self._names = LastKnown(aiohttp.ThreadedResolver())
-        if not self._asks_early:
-            self._names.hold(HOLD_SECONDS)
+        self._resolver = AddressCache(aiohttp.ThreadedResolver())
+        if not self._resolves_early:
+            self._resolver.pause(HOLD_SECONDS)
         connector = aiohttp.TCPConnector(
-            limit=0, use_dns_cache=False, resolver=self._names, socket_factory=self._sockets.make
+            limit=0,
+            use_dns_cache=False,
+            resolver=self._resolver,
+            socket_factory=self._connector.create_socket,
         )
         self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
 
@@ -113,12 +116,12 @@ class SidecarPeers:
             ClusterUnavailable: it cannot be reached, or was replaced.
         """
         status, found = await self._exchange("POST", path, body)
-        if status == names.STATUS_COPY_WANTED and self.copy.state is not None:
-            await self._exchange("POST", names.PATH_STATE, codec.dumps(self.copy.state))
+        if status == names.STATUS_COPY_WANTED and self.state_replica.state is not None:
+            await self._exchange("POST", names.PATH_STATE, codec.dumps(self.state_replica.state))
             status, found = await self._exchange("POST", path, body)
         return status, found
 
-    async def lend(self, path: str, body: bytes) -> tuple[int, bytes]:
+    async def forward_data(self, path: str, body: bytes) -> tuple[int, bytes]:
         """POST to the sidecar that has the ledger, where that is another world's, once.
 
         Raises:
@@ -126,28 +129,28 @@ class SidecarPeers:
         """
         url, limit = self._ledger + path, aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
         try:
-            async with self._open().post(
-                url, data=body, headers=self._headers(), timeout=limit, **self._secured()
+            async with self._require_session().post(
+                url, data=body, headers=self._headers(), timeout=limit, **self._tls_options()
             ) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            message = f"{url} cannot be reached: {reloading.why(cause)}"
+            message = f"{url} cannot be reached: {reloading.explain_request_error(cause)}"
             raise errors.ClusterUnavailable(message) from cause
 
     async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        url, headers = self._coordinator + path, self._headers() | self.copy.headers()
+        url, headers = self._coordinator + path, self._headers() | self.state_replica.headers()
         try:
-            async with self._open().request(
-                method, url, data=body, headers=headers, **self._secured()
+            async with self._require_session().request(
+                method, url, data=body, headers=headers, **self._tls_options()
             ) as response:
-                self.copy.admit(response.status, response.headers)
+                self.state_replica.admit(response.status, response.headers)
                 found = await response.read()
                 idle = self._fetching is None or self._fetching.done()
-                if idle and self.copy.is_behind(response.headers):
+                if idle and self.state_replica.is_behind(response.headers):
                     self._fetching = asyncio.create_task(self._fetch())
                 return response.status, found
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            told = reloading.why(cause)
+            told = reloading.explain_request_error(cause)
             message = f"the coordinator at {self._coordinator} cannot be reached: {told}"
             raise errors.ClusterUnavailable(message) from cause
 
@@ -156,25 +159,25 @@ class SidecarPeers:
         try:
             status, body = await self._exchange("GET", names.PATH_STATE, None)
             if status < http.HTTPStatus.BAD_REQUEST:
-                self.copy.take(codec.loads(CoordinatorState, body))
+                self.state_replica.update(codec.loads(CoordinatorState, body))
         except errors.RoverError as error:
             _log.info("no copy of the coordinator's state: %s", error)
 
-    def seek(self) -> None:
+    def allow_lookups(self) -> None:
         """The pod's launcher or trainer asks for the coordinator: its name is looked up now."""
-        if self._names is not None:
-            self._names.free()
+        if self._resolver is not None:
+            self._resolver.resume()
 
-    def told(self, address: str) -> None:
+    def set_coordinator_address(self, address: str) -> None:
         """The coordinator says where it is."""
         self.locate(self._host, address)
 
     def locate(self, host: str, address: str) -> None:
         """Somebody who knows says where a pod is: nobody is awaited where it was before."""
-        if self._names is not None:
-            self._sockets.give_up(self._names.prefer(host, address))
+        if self._resolver is not None:
+            self._connector.abort_connecting(self._resolver.prefer(host, address))
 
-    async def tell(self, host: str, path: str, message: object, reply: type[T]) -> T:
+    async def post(self, host: str, path: str, message: object, reply: type[T]) -> T:
         """POST to the sidecar at host:port, once.
 
         Raises:
@@ -184,22 +187,22 @@ class SidecarPeers:
         url, body = f"{self._scheme}://{host}{path}", codec.dumps(message)
         limit = aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
         try:
-            async with self._open().post(
-                url, data=body, headers=self._headers(), timeout=limit, **self._secured()
+            async with self._require_session().post(
+                url, data=body, headers=self._headers(), timeout=limit, **self._tls_options()
             ) as response:
                 status, data = response.status, await response.read()
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            message = f"{url} cannot be reached: {reloading.why(cause)}"
+            message = f"{url} cannot be reached: {reloading.explain_request_error(cause)}"
             raise errors.ClusterUnavailable(message) from cause
         if status < http.HTTPStatus.BAD_REQUEST:
             return codec.loads(reply, data)
-        raise error_wire.from_bytes(status, data, unreadable=errors.ClusterUnavailable)
+        raise error_wire.decode_error(status, data, unreadable=errors.ClusterUnavailable)
 
-    async def ask_coordinator(self, path: str, message: object, reply: type[T]) -> T:
+    async def call_coordinator(self, path: str, message: object, reply: type[T]) -> T:
         """See seams.Peers."""
         if path == names.PATH_COMMIT_RESOLVE:
-            self.seek()  # a trainer waits for it, perhaps without a launcher of ours
-        until, delay = time.monotonic() + PATIENCE, 0.1
+            self.allow_lookups()  # a trainer waits for it, perhaps without a launcher of ours
+        until, delay = time.monotonic() + RETRY_SECONDS, 0.1
         body = codec.dumps(message)
         while True:
             begun = time.monotonic()
@@ -207,18 +210,20 @@ class SidecarPeers:
                 status, data = await self.forward(path, body)
                 if status < http.HTTPStatus.BAD_REQUEST:
                     return codec.loads(reply, data)
-                raise error_wire.from_bytes(status, data, unreadable=errors.ClusterUnavailable)
+                raise error_wire.decode_error(status, data, unreadable=errors.ClusterUnavailable)
             except errors.ClusterUnavailable:
                 now = time.monotonic()
-                if now - begun > PATIENCE:  # it was there, and is gone only now
-                    until = now + PATIENCE
+                if now - begun > RETRY_SECONDS:  # it was there, and is gone only now
+                    until = now + RETRY_SECONDS
                 if now + delay > until:
                     raise
             await asyncio.sleep(delay)
             delay = min(delay * 1.5, 2.0)
 
     @contextlib.asynccontextmanager
-    async def get(self, address: str, path: str, *, offset: int = 0) -> AsyncIterator[Stream]:
+    async def get(
+        self, address: str, path: str, *, offset: int = 0
+    ) -> AsyncIterator[ResponseStream]:
         """See seams.Peers."""
         url = f"{self._scheme}://{address}{path}"
         headers = self._headers()
@@ -228,23 +233,27 @@ class SidecarPeers:
             total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
         )
         try:
-            async with self._open().get(
+            async with self._require_session().get(
                 url,
                 headers=headers,
                 timeout=timeout,
                 read_bufsize=BUFFER_BYTES,
-                **self._secured(),
+                **self._tls_options(),
             ) as response:
-                yield _Stream(response.status, dict(response.headers), response)
+                yield _ClientResponseStream(response.status, dict(response.headers), response)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            message = f"{url} cannot be reached: {reloading.why(cause)}"
+            message = f"{url} cannot be reached: {reloading.explain_request_error(cause)}"
             raise errors.ClusterUnavailable(message) from cause
 
-    def _secured(self) -> dict[str, Any]:
+    def _tls_options(self) -> dict[str, Any]:
         # The token goes to nobody whose certificate is not taken: it is sent after the handshake.
-        return {"ssl": self._tls.asking, "server_hostname": self._tls.name} if self._tls else {}
+        return (
+            {"ssl": self._tls.client_context, "server_hostname": self._tls.name}
+            if self._tls
+            else {}
+        )
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _require_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             raise errors.ClusterUnavailable("this sidecar is starting or stopping")
         return self._session
@@ -279,5 +288,5 @@ class Token:
         return self.value
 
 
-def _bracketed(host: str) -> str:
+def _bracket_ipv6(host: str) -> str:
     return f"[{host}]" if ":" in host else host

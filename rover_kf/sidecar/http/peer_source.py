@@ -13,10 +13,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Holding
+from rover_kf.api.checkpoints import SlotInfo
 from rover_kf.checkpoint.format import chunks, snapshot
 from rover_kf.checkpoint.format.snapshot import Snapshot
-from rover_kf.sidecar.interfaces import Peers, Stream
+from rover_kf.sidecar.interfaces import PeerClient, ResponseStream
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ ATTEMPTS = 6
 """In a row that bring next to nothing, the first one included; then the peer is given up."""
 FIRST_PAUSE_SECONDS = 0.2
 """Before the second attempt; each further pause is twice as long."""
-_SOMETHING_BYTES = 64 << 10
+_PROGRESS_BYTES = 64 << 10
 """An attempt that brings so much was worth it: the next one is the second again."""
 
 
@@ -38,8 +38,8 @@ class PeerSource:
         sleep: takes seconds.
     """
 
-    peers: Peers
-    holding: Holding
+    peers: PeerClient
+    holding: SlotInfo
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     @property
@@ -74,7 +74,7 @@ class PeerSource:
                         at += len(block)
                         yield memoryview(block)
             except errors.ClusterUnavailable as broken:
-                failed = 1 if at - begun >= _SOMETHING_BYTES else failed + 1
+                failed = 1 if at - begun >= _PROGRESS_BYTES else failed + 1
                 if not at or failed == ATTEMPTS:
                     raise
                 _log.info("%d of %d bytes came: %s", at, self.length, broken)
@@ -84,15 +84,15 @@ class PeerSource:
 
     async def _get(self, what: str, offset: int) -> AsyncGenerator[bytes, None]:
         holding = self.holding
-        path = f"{names.PATH_SLOTS}/{holding.place}/{holding.step}{what}"
+        path = f"{names.PATH_SLOTS}/{holding.path_segment}/{holding.step}{what}"
         # After a change of size both slots may hold the step, in the pieces of two worlds.
         path += f"?checksum={holding.checksum}"
         async with self.peers.get(holding.address, path, offset=offset) as stream:
             self._check(stream, offset)
-            async for chunk in stream.chunks(chunks.PIECE_BYTES):
+            async for chunk in stream.chunks(chunks.CHUNK_BYTES):
                 yield chunk
 
-    def _check(self, stream: Stream, offset: int) -> None:
+    def _check(self, stream: ResponseStream, offset: int) -> None:
         """That what comes is what was promised, from the offset on."""
         holding, status = self.holding, stream.status
         if status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -104,7 +104,7 @@ class PeerSource:
             wanted, begin = http.HTTPStatus.PARTIAL_CONTENT, f"bytes {offset}-"
         good = status == wanted and headers.get("content-range", "").startswith(begin)
         if not good or stated != str(holding.checksum):
-            raise errors.TornSnapshot(
+            raise errors.CorruptSnapshot(
                 f"{holding.pod} no longer serves step {holding.step} of rank {holding.rank} "
                 f"(status {status}, checksum {stated})"
             )

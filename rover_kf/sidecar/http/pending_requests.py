@@ -14,37 +14,37 @@ from aiohttp import hdrs, web
 from rover_kf.api import codec
 from rover_kf.api.membership import JoinReply, WatchReply
 
-PACKED_FROM = 16 << 10
+COMPRESS_FROM_BYTES = 16 << 10
 """Bytes from which an answer is compressed: the order of a large world names all its members, and
 goes to each of them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Body:
+class EncodedReply:
     """An encoded answer."""
 
     plain: bytes
-    packed: bytes = b""
+    compressed: bytes = b""
     """The same by gzip, if it is long."""
 
     def response(self, request: web.Request) -> web.Response:
         """The answer in the form that the request takes."""
         answer = web.Response(body=self.plain, content_type="application/json")
-        if self.packed and "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, ""):
-            answer.body = self.packed
+        if self.compressed and "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, ""):
+            answer.body = self.compressed
             answer.headers[hdrs.CONTENT_ENCODING] = "gzip"
         return answer
 
 
-class OpenRequests:
+class PendingRequests:
     """One a coordinator."""
 
     def __init__(self) -> None:
         self._tickets = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Body]] = {}
-        self._last: tuple[object, Body] = (None, Body(b""))
+        self._waiting: dict[int, asyncio.Future[EncodedReply]] = {}
+        self._last: tuple[object, EncodedReply] = (None, EncodedReply(b""))
 
-    def open(self) -> tuple[int, asyncio.Future[Body]]:
+    def open(self) -> tuple[int, asyncio.Future[EncodedReply]]:
         """A new ticket, and what will be the body of its answer."""
         ticket = next(self._tickets)
         future = self._waiting[ticket] = asyncio.get_running_loop().create_future()
@@ -58,13 +58,15 @@ class OpenRequests:
         """Answer a request, if somebody still waits."""
         future = self._waiting.get(ticket)
         if future is not None and not future.done():
-            future.set_result(self._encoded(reply))
+            future.set_result(self._encode(reply))
 
-    def _encoded(self, reply: JoinReply | WatchReply) -> Body:
+    def _encode(self, reply: JoinReply | WatchReply) -> EncodedReply:
         # One order starts every member of a round: encoded once.
         known, body = self._last
         if reply is not known:
             plain = codec.dumps(reply)
-            body = Body(plain, gzip.compress(plain, 6) if len(plain) >= PACKED_FROM else b"")
+            body = EncodedReply(
+                plain, gzip.compress(plain, 6) if len(plain) >= COMPRESS_FROM_BYTES else b""
+            )
             self._last = (reply, body)
         return body

@@ -17,20 +17,20 @@ import time
 from rover_kf import errors
 from rover_kf.sidecar.http.peer_client import Token
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.system.steady_clock import SteadyClock
+from rover_kf.system.steady_clock import MonotonicWallClock
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Life:
+class TokenLifetime:
     """Of a token; Unix seconds."""
 
-    issued: float
-    ends: float
+    issued_at: float
+    expires_at: float
 
 
-class ClusterTime:
+class TokenClock:
     """One a sidecar; where pods have no such tokens it is the machine's own time.
 
     Args:
@@ -40,33 +40,33 @@ class ClusterTime:
     def __init__(self, settings: SidecarSettings) -> None:
         cluster = settings.auth == "serviceaccount"
         self._token = Token(settings.token_home / "token") if cluster else None
-        self._clock = SteadyClock()
-        self._text, self._seen = "", 0.0
-        self._life: Life | None = None
+        self._clock = MonotonicWallClock()
+        self._text, self._read_at = "", 0.0
+        self._lifetime: TokenLifetime | None = None
 
     def now(self) -> float:
         """Unix seconds: of this machine, unless this pod's own token says that they are wrong."""
         guess, life = self._clock.now(), self._read()
         if life is None:
             return guess
-        least = life.issued + time.monotonic() - self._seen
-        return guess if least <= guess <= life.ends else least
+        least = life.issued_at + time.monotonic() - self._read_at
+        return guess if least <= guess <= life.expires_at else least
 
-    def pod_began(self) -> float:
+    def pod_started_at(self) -> float:
         """When this pod's token was issued: after every token of a pod that it takes the place of.
 
         Asked at the pod's first start; Unix seconds.
         """
         life = self._read()
-        return self._clock.now() if life is None else life.issued
+        return self._clock.now() if life is None else life.issued_at
 
-    def _read(self) -> Life | None:
-        text = self._given()
+    def _read(self) -> TokenLifetime | None:
+        text = self._read_token()
         if text != self._text:
-            self._text, self._life, self._seen = text, life_of(text), time.monotonic()
-        return self._life
+            self._text, self._lifetime, self._read_at = text, parse_lifetime(text), time.monotonic()
+        return self._lifetime
 
-    def _given(self) -> str:
+    def _read_token(self) -> str:
         try:
             return self._token.read() if self._token else ""
         except errors.ClusterUnavailable as error:
@@ -74,7 +74,7 @@ class ClusterTime:
             return ""
 
 
-def life_of(token: str) -> Life | None:
+def parse_lifetime(token: str) -> TokenLifetime | None:
     """When a token was issued and when it ends; None if it does not say so. Nothing is verified.
 
     Args:
@@ -83,6 +83,6 @@ def life_of(token: str) -> Life | None:
     body = token.split(".")[1] if token.count(".") == 2 else ""  # noqa: PLR2004 - a JWT's parts
     try:
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        return Life(float(claims["iat"]), float(claims["exp"]))
+        return TokenLifetime(float(claims["iat"]), float(claims["exp"]))
     except (binascii.Error, ValueError, KeyError, TypeError):
         return None

@@ -8,49 +8,49 @@ import dataclasses
 import pathlib
 
 from rover_kf.api import names
-from rover_kf.checkpoint.storage.rank_content import SlotWriter
-from rover_kf.checkpoint.storage.rate_limit import Cap
+from rover_kf.checkpoint.storage.rank_content import SlotFileWriter
+from rover_kf.checkpoint.storage.rate_limit import RateLimiter
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
-from rover_kf.sidecar.persist.storage_proxy import SeparateStorage
+from rover_kf.sidecar.persist.storage_proxy import StorageProxy
 from rover_kf.sidecar.settings import SidecarSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class JobStorage:
     """A folder or a bucket."""
 
-    stored: StoredCheckpoints
-    writer: SlotWriter
-    cap: Cap
+    checkpoints: StoredCheckpoints
+    writer: SlotFileWriter
+    limiter: RateLimiter
     """On what is written."""
-    folder: SeparateStorage | None = None
+    proxy: StorageProxy | None = None
     """It, if it is one: that may hang."""
 
     @property
     def silent_seconds(self) -> float:
         """How long the storage has not answered; 0: it does, or it is a bucket."""
-        return self.folder.silent_seconds if self.folder else 0.0
+        return self.proxy.silent_seconds if self.proxy else 0.0
 
     def close(self) -> None:
         """Wait for nothing that is asked of the storage any more."""
-        if self.folder is not None:
-            self.folder.close()
+        if self.proxy is not None:
+            self.proxy.close()
 
 
-def place_of(settings: SidecarSettings) -> Place | None:
+def open_job_storage(settings: SidecarSettings) -> JobStorage | None:
     """Of a sidecar's job; None: its checkpoints stay in memory.
 
     Raises:
         InputError: the path is a URL and the client for object stores is not installed.
     """
-    path, cap = settings.checkpoint_path, Cap(settings.checkpoint_bandwidth)
+    path, cap = settings.checkpoint_path, RateLimiter(settings.checkpoint_bandwidth)
     if path is None:
         return None
     if not path.startswith(names.OBJECT_SCHEMES):
-        folder = SeparateStorage(pathlib.Path(path) / settings.job, cap)
-        return Place(folder, folder, cap, folder)
+        folder = StorageProxy(pathlib.Path(path) / settings.job, cap)
+        return JobStorage(folder, folder, cap, folder)
     from rover_kf.checkpoint.storage.factory import open_storage  # noqa: PLC0415 - likewise
-    from rover_kf.checkpoint.storage.rate_limit import CappedWriter  # noqa: PLC0415 - buckets alone
+    from rover_kf.checkpoint.storage.rate_limit import RateLimitedWriter  # noqa: PLC0415 - buckets alone
 
     bucket = open_storage(path, settings.job)
-    return Place(bucket, CappedWriter(bucket, cap), cap)
+    return JobStorage(bucket, RateLimitedWriter(bucket, cap), cap)

@@ -5,19 +5,23 @@
 from __future__ import annotations
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Durable
+from rover_kf.api.checkpoints import RankPersisted
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import metrics
-from rover_kf.checkpoint.resharding.write_shares import share
-from rover_kf.checkpoint.storage.rank_content import SlotContent, SlotWriter
-from rover_kf.sidecar.slots.rank_assignments import Assignment
-from rover_kf.sidecar.slots.slots import Slots
-from rover_kf.sidecar.slots.sources import read_head
+from rover_kf.checkpoint.resharding.write_shares import plan_share
+from rover_kf.checkpoint.storage.rank_content import SlotContent, SlotFileWriter
+from rover_kf.sidecar.slots.rank_assignments import RankAssignment
+from rover_kf.sidecar.slots.slots import PodSlots
+from rover_kf.sidecar.slots.sources import read_header
 
 
-def write(
-    storage: SlotWriter, slots: Slots, local_rank: int, seal: Seal, assignment: Assignment
-) -> Durable:
+def write_rank_file(
+    storage: SlotFileWriter,
+    slots: PodSlots,
+    local_rank: int,
+    seal: Seal,
+    assignment: RankAssignment,
+) -> RankPersisted:
     """Write it; safe when it returns. Blocks.
 
     Args:
@@ -33,30 +37,32 @@ def write(
         The report, without the pod and the seconds of all.
 
     Raises:
-        TornSnapshot: the slot no longer holds that step.
-        StorageFailed: the storage refused, or took other bytes than were sealed, or the local rank
+        CorruptSnapshot: the slot no longer holds that step.
+        StorageError: the storage refused, or took other bytes than were sealed, or the local rank
             was taken into another round meanwhile: the file is for nobody then, and the slot that
             it is written from may be what the restore has to fill.
     """
 
-    def go_on() -> None:
+    def check_cancelled() -> None:
         if slots.assignments.get(local_rank) not in (None, assignment):
-            raise errors.StorageFailed(f"round {assignment.round} is over")
+            raise errors.StorageError(f"round {assignment.round} is over")
 
     folder = storage.folder(seal.step, assignment.round)
     arena = slots.arena(local_rank)
     with arena.pin(seal) as pin:
-        head, path = read_head(pin.descriptor, seal.length), arena.slot_path(seal.slot)
+        head, path = read_header(pin.descriptor, seal.length), arena.slot_path(seal.slot)
         common, ranks = 0, 1
-        content = SlotContent(path, seal.length, ((0, seal.length),), go_on=go_on)
+        content = SlotContent(
+            path, seal.length, ((0, seal.length),), check_cancelled=check_cancelled
+        )
         if assignment.world_size > 1:
-            part = share(head, assignment.rank, assignment.world_size)
-            common, ranks = part.common, part.ranks
-            content = SlotContent(path, seal.length, part.ranges, part.header, go_on)
+            part = plan_share(head, assignment.rank, assignment.world_size)
+            common, ranks = part.replicated_crc, part.writes_for_ranks
+            content = SlotContent(path, seal.length, part.ranges, part.header, check_cancelled)
         file, seconds = storage.write_slot(folder, assignment.rank, content)
     if assignment.world_size == 1:
-        _compare(file.checksum, slots.checksum(local_rank, seal), seal)
-    return Durable(
+        _check_crc(file.checksum, slots.checksum(local_rank, seal), seal)
+    return RankPersisted(
         pod="",
         rank=file.rank,
         world_size=assignment.world_size,
@@ -67,16 +73,16 @@ def write(
         file_bytes=file.length,
         checksum=file.checksum,
         pieces=seal.pieces,
-        common=common,
-        course=seal.round,
-        metrics=metrics.of(head),
+        replicated_crc=common,
+        origin_round=seal.round,
+        metrics=metrics.read_metrics(head),
         storage_seconds=seconds,
         ranks=ranks,
     )
 
 
-def _compare(written: int, sealed: int, seal: Seal) -> None:
+def _check_crc(written: int, sealed: int, seal: Seal) -> None:
     if written != sealed:
-        raise errors.StorageFailed(
+        raise errors.StorageError(
             f"step {seal.step}: CRC-32C {written:08x} was written, {sealed:08x} sealed"
         )

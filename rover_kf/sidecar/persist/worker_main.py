@@ -22,52 +22,52 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.checkpoint.format import manifest
-from rover_kf.checkpoint.format.chunks import PIECE_BYTES
-from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.format.chunks import CHUNK_BYTES
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.rank_content import SlotContent
-from rover_kf.checkpoint.storage.retention import Best, Spare
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.retention import KeepBest, RetentionExceptions
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 from rover_kf.sidecar.persist import worker_protocol
 
 _NICE = 10
-_TELL_SECONDS = 0.5
+_NOTIFY_SECONDS = 0.5
 
 
-class _Gone(BaseException):
+class _ParentGone(BaseException):
     """The sidecar is; its successor may write the same files."""
 
 
-class _Parent:
+class _ParentPipe:
     """The sidecar, at the other end."""
 
     def __init__(self, channel: socket.socket) -> None:
-        self._channel, self._told = channel, 0.0
+        self._channel, self._notified_at = channel, 0.0
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
         try:
             return worker_protocol.receive(self._channel)
         except (EOFError, OSError) as gone:
-            raise _Gone from gone
+            raise _ParentGone from gone
 
     def send(self, blob: bytes = b"", **words: object) -> None:
         try:
             worker_protocol.send(self._channel, words, blob)
         except OSError as gone:
-            raise _Gone from gone
+            raise _ParentGone from gone
 
-    def alive(self) -> None:
+    def notify_alive(self) -> None:
         """The storage has answered just now; the sidecar hears of it now and then."""
         now = time.monotonic()
-        if now - self._told >= _TELL_SECONDS:
-            self._told = now
+        if now - self._notified_at >= _NOTIFY_SECONDS:
+            self._notified_at = now
             self.send(alive=True)
 
 
-class _ToldFiles(Files):
+class _TracedFiles(Syscalls):
     """System calls, of which the sidecar hears; what is to be synced it hears before."""
 
-    def __init__(self, parent: _Parent) -> None:
+    def __init__(self, parent: _ParentPipe) -> None:
         self._parent = parent
         self._cached = 0
 
@@ -86,75 +86,75 @@ class _ToldFiles(Files):
     def remove(self, path: pathlib.Path) -> None:
         """Remove a file; one that is gone is no error."""
         super().remove(path)
-        self._parent.alive()
+        self._parent.notify_alive()
 
     def remove_tree(self, path: pathlib.Path) -> None:
         """Remove a folder and what is in it."""
         super().remove_tree(path)
-        self._parent.alive()
+        self._parent.notify_alive()
 
     def size(self, path: pathlib.Path) -> int | None:
         """Bytes of a file; None if there is none."""
         found = super().size(path)
-        self._parent.alive()
+        self._parent.notify_alive()
         return found
 
 
-class _ToldStorage(DirectoryStorage):
+class _TracedStorage(DirectoryStorage):
     """A folder, of whose pieces and manifests the sidecar hears."""
 
-    def __init__(self, root: pathlib.Path, parent: _Parent) -> None:
-        super().__init__(root, _ToldFiles(parent))
+    def __init__(self, root: pathlib.Path, parent: _ParentPipe) -> None:
+        super().__init__(root, _TracedFiles(parent))
         self._parent = parent
 
-    def read_manifest(self, folder: Folder) -> Manifest:
+    def read_manifest(self, folder: CheckpointFolder) -> Manifest:
         """Read a manifest; its files are not looked at."""
         found = super().read_manifest(folder)
-        self._parent.alive()
+        self._parent.notify_alive()
         return found
 
     def read_range(
-        self, folder: Folder, file: RankFile, offset: int, length: int
+        self, folder: CheckpointFolder, file: RankFile, offset: int, length: int
     ) -> Iterator[memoryview]:
         """A range of a rank's file; each piece is valid until the next is asked for."""
         for piece in super().read_range(folder, file, offset, length):
-            self._parent.alive()
+            self._parent.notify_alive()
             yield piece
 
 
-class _Desk:
+class _RequestLoop:
     """One method for each request; its answer is one frame."""
 
-    def __init__(self, root: pathlib.Path, parent: _Parent, buffer: mmap.mmap) -> None:
-        self._storage, self._parent = _ToldStorage(root, parent), parent
+    def __init__(self, root: pathlib.Path, parent: _ParentPipe, buffer: mmap.mmap) -> None:
+        self._storage, self._parent = _TracedStorage(root, parent), parent
         self._buffer = memoryview(buffer)
 
-    def answer(self, words: dict[str, Any], blob: bytes) -> None:
+    def handle(self, words: dict[str, Any], blob: bytes) -> None:
         call: Callable[[dict[str, Any], bytes], Any] = getattr(self, f"_{words['call']}")
         try:
             found = call(words, blob)
         except errors.RoverError as error:
             self._parent.send(error=type(error).__name__, message=str(error))
         except OSError as error:
-            # Of a slot that is written; the storage's own are told as StorageFailed already.
-            kind = "TornSnapshot" if words["call"] == "write_rank" else "StorageFailed"
+            # Of a slot that is written; the storage's own are told as StorageError already.
+            kind = "CorruptSnapshot" if words["call"] == "write_rank" else "StorageError"
             self._parent.send(error=kind, message=str(error))
         else:
             kept = found if isinstance(found, bytes) else b""
             self._parent.send(kept, done=None if isinstance(found, bytes) else found)
 
-    def _folder(self, words: dict[str, Any]) -> Folder:
+    def _folder(self, words: dict[str, Any]) -> CheckpointFolder:
         return self._storage.folder(words["step"], words["generation"])
 
     def _write_rank(self, words: dict[str, Any], blob: bytes) -> list[Any]:
         ranges = tuple((begin, end) for begin, end in words["ranges"])
         content = SlotContent(pathlib.Path(words["slot"]), words["slot_bytes"], ranges, blob)
-        pieces = self._allowed(content.pieces())
+        pieces = self._acknowledged(content.chunks())
         folder = self._folder(words)
         file = self._storage.write_rank(folder, words["rank"], pieces, content.length)
         return [file.name, file.length, file.checksum]
 
-    def _allowed(self, content: Iterator[memoryview]) -> Iterator[memoryview]:
+    def _acknowledged(self, content: Iterator[memoryview]) -> Iterator[memoryview]:
         """Each piece once the sidecar says so, which then still keeps the slot pinned.
 
         One more word comes behind the last: what a sidecar that died had pinned may be anything.
@@ -170,13 +170,13 @@ class _Desk:
         self._storage.write_manifest(manifest.from_bytes(blob, self._folder(words)))
 
     def _settle(self, words: dict[str, Any], _: bytes) -> None:
-        self._storage.settle(self._folder(words))
+        self._storage.ensure_durable(self._folder(words))
 
     def _folders(self, _words: dict[str, Any], _: bytes) -> list[Any]:
-        return _named(self._storage.folders())
+        return _folder_keys(self._storage.folders())
 
     def _whole(self, _words: dict[str, Any], _: bytes) -> list[Any]:
-        return _named(self._storage.whole())
+        return _folder_keys(self._storage.complete_folders())
 
     def _sizes(self, words: dict[str, Any], _: bytes) -> dict[str, int]:
         return dict(self._storage.sizes(self._folder(words)))
@@ -191,11 +191,11 @@ class _Desk:
         self._storage.remove(self._folder(words))
 
     def _collect(self, words: dict[str, Any], _: bytes) -> list[Any]:
-        best = Best.parse(words["best"]) if words["best"] else None
-        spare = Spare(words["every"], best)
+        best = KeepBest.parse(words["best"]) if words["best"] else None
+        spare = RetentionExceptions(words["every"], best)
         keep, generation, below = words["keep"], words["of"], words["below"]
         gone = self._storage.collect(keep, generation=generation, spare=spare, below=below)
-        return _named(gone)
+        return _folder_keys(gone)
 
     def _read_range(self, words: dict[str, Any], _: bytes) -> None:
         file = RankFile(words["rank"], words["name"], words["size"], words["checksum"])
@@ -206,7 +206,7 @@ class _Desk:
             self._parent.receive()
 
 
-def _named(folders: tuple[Folder, ...]) -> list[Any]:
+def _folder_keys(folders: tuple[CheckpointFolder, ...]) -> list[Any]:
     return [(folder.step, folder.generation) for folder in folders]
 
 
@@ -214,12 +214,12 @@ def main() -> int:
     """Answer until the sidecar is gone."""
     channel, buffer = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
-    parent = _Parent(channel)
-    desk = _Desk(pathlib.Path(sys.argv[3]), parent, mmap.mmap(buffer, PIECE_BYTES))
-    with contextlib.suppress(_Gone):
+    parent = _ParentPipe(channel)
+    desk = _RequestLoop(pathlib.Path(sys.argv[3]), parent, mmap.mmap(buffer, CHUNK_BYTES))
+    with contextlib.suppress(_ParentGone):
         parent.send(ready=True)
         while True:
-            desk.answer(*parent.receive())
+            desk.handle(*parent.receive())
     return 0
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import error_wire
-from rover_kf.sidecar.persist.worker_process import Silent, StorageChild
+from rover_kf.sidecar.persist.worker_process import StorageWorker, WorkerUnresponsive
 
 CLOSING_SECONDS = 3.0
 """For what is under way when the sidecar ends, a retention for one."""
@@ -29,15 +29,15 @@ HELD_SECONDS = 5.0
 """After which one that was killed, but not for its silence, counts as held by the kernel."""
 SPARE_SECONDS = 10.0
 """That a process waits for a call beside another one that does: each has 9 MiB of memory."""
-_LOOK_SECONDS = 0.01
-_MOST_STUCK = 2
+_POLL_SECONDS = 0.01
+_MAX_STUCK = 2
 _WRITING = frozenset({"write_rank", "write_manifest"})
 """Calls that do not return where nothing can be written."""
 
 Answer = tuple[dict[str, Any], bytes]
 
 
-class StorageChildren:
+class StorageWorkerPool:
     """Of one folder.
 
     Args:
@@ -47,9 +47,9 @@ class StorageChildren:
     def __init__(self, root: pathlib.Path) -> None:
         self._root = root
         self._lock = threading.Condition()
-        self._idle: list[StorageChild] = []
-        self._busy: set[StorageChild] = set()
-        self._killed: dict[StorageChild, float] = {}
+        self._idle: list[StorageWorker] = []
+        self._busy: set[StorageWorker] = set()
+        self._killed: dict[StorageWorker, float] = {}
         """Not gone yet, and the monotonic seconds from which each counts as stuck."""
         self._silent_since: float | None = None
         self._writes_hang = False
@@ -69,125 +69,127 @@ class StorageChildren:
             patient = self._silent_since is None
             self._lock.wait_for(lambda: not self._busy, CLOSING_SECONDS if patient else 0.0)
             for child in (*self._idle, *self._busy):
-                self._end(child)
+                self._kill(child)
             self._idle.clear()
         deadline = time.monotonic() + ENDING_SECONDS
-        while self._left() and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)
+        while self._reap() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
 
     @contextlib.contextmanager
-    def one(self) -> Iterator[StorageChild]:
+    def acquire(self) -> Iterator[StorageWorker]:
         """A process for a call and what follows from it.
 
         Raises:
-            StorageFailed: there is none to be had, or the folder hangs.
+            StorageError: there is none to be had, or the folder hangs.
         """
-        child = self._take()
+        child = self._pick()
         try:
-            if not child.free:
+            if not child.is_idle:
                 self._start(child)
             yield child
         finally:
-            self._put_back(child)
+            self._release(child)
 
-    def ask(
+    def request(
         self,
-        child: StorageChild,
+        worker: StorageWorker,
         words: dict[str, Any],
         blob: bytes,
-        patience: float,
+        timeout: float,
         on_next: Callable[[int], None] = lambda _: None,
     ) -> Answer:
-        """Ask a process, as StorageChild.ask does.
+        """Ask a process, as StorageWorker.ask does.
 
         Raises:
-            StorageFailed: the folder hangs, or refused.
-            TornSnapshot: the process told so.
+            StorageError: the folder hangs, or refused.
+            CorruptSnapshot: the process told so.
         """
         writes = words.get("call") in _WRITING
-        found, content = self._hear(
-            child, lambda: child.ask(words, blob, patience, on_next=on_next), writes=writes
+        found, content = self._receive(
+            worker, lambda: worker.request(words, blob, timeout, on_next=on_next), writes=writes
         )
         if writes or not self._writes_hang:
             self._silent_since, self._writes_hang = None, False
         if "error" in found:
-            body = error_wire.to_bytes(found["error"], found["message"])
-            raise error_wire.from_bytes(0, body, unreadable=errors.StorageFailed)
+            body = error_wire.encode_error(found["error"], found["message"])
+            raise error_wire.decode_error(0, body, unreadable=errors.StorageError)
         return found, content
 
-    def _start(self, child: StorageChild) -> None:
+    def _start(self, worker: StorageWorker) -> None:
         try:
-            child.wait_ready()
-        except Silent as silent:
+            worker.wait_ready()
+        except WorkerUnresponsive as silent:
             message = f"the process that asks {self._root} did not start; see the sidecar's log"
-            raise errors.StorageFailed(message) from silent
+            raise errors.StorageError(message) from silent
 
-    def _hear(self, child: StorageChild, ask: Callable[[], Answer], *, writes: bool) -> Answer:
+    def _receive(
+        self, worker: StorageWorker, request: Callable[[], Answer], *, writes: bool
+    ) -> Answer:
         try:
-            return ask()
-        except Silent as silent:
-            if self._closed or child.failed:
-                how = child.failed or "with the sidecar"
+            return request()
+        except WorkerUnresponsive as silent:
+            if self._closed or worker.exit_reason:
+                how = worker.exit_reason or "with the sidecar"
                 message = f"the process that asks {self._root} has ended {how}"
-                raise errors.StorageFailed(message) from silent
+                raise errors.StorageError(message) from silent
             with self._lock:
-                self._silent_since = self._silent_since or child.heard_at
+                self._silent_since = self._silent_since or worker.active_at
                 self._writes_hang |= writes
-                self._end(child, held_seconds=0.0)
-            raise self._hangs() from silent
+                self._kill(worker, held_seconds=0.0)
+            raise self._unresponsive_error() from silent
 
-    def _hangs(self) -> errors.StorageFailed:
-        return errors.StorageFailed(
+    def _unresponsive_error(self) -> errors.StorageError:
+        return errors.StorageError(
             f"{self._root} hangs: no answer for {self.silent_seconds:.0f} s; look at the volume's "
             "server"
         )
 
-    def _left(self) -> int:
+    def _reap(self) -> int:
         """Processes that have not ended yet."""
         with self._lock:
             self._killed = {
-                child: since for child, since in self._killed.items() if not child.gone()
+                child: since for child, since in self._killed.items() if not child.has_exited()
             }
             return len(self._busy | self._killed.keys())
 
-    def _take(self) -> StorageChild:
-        self._left()
+    def _pick(self) -> StorageWorker:
+        self._reap()
         with self._lock:
             if self._closed:
-                raise errors.StorageFailed("the sidecar ends")
+                raise errors.StorageError("the sidecar ends")
             now = time.monotonic()
             stuck = [since for since in self._killed.values() if since <= now]
-            if len(stuck) >= _MOST_STUCK:
+            if len(stuck) >= _MAX_STUCK:
                 self._silent_since = self._silent_since or min(stuck)
-                raise self._hangs()
+                raise self._unresponsive_error()
             while self._idle:
                 child = self._idle.pop()
-                if not child.gone():
+                if not child.has_exited():
                     break
             else:
-                child = StorageChild(self._root)
+                child = StorageWorker(self._root)
             self._busy.add(child)
             return child
 
-    def _put_back(self, child: StorageChild) -> None:
+    def _release(self, worker: StorageWorker) -> None:
         with self._lock:
-            self._busy.discard(child)
+            self._busy.discard(worker)
             self._lock.notify_all()
-            if child.free and not self._closed:
-                self._idle.append(child)
-                self._end_spares()
-            elif child not in self._killed:
-                self._end(child)
+            if worker.is_idle and not self._closed:
+                self._idle.append(worker)
+                self._kill_spares()
+            elif worker not in self._killed:
+                self._kill(worker)
 
-    def _end_spares(self) -> None:
+    def _kill_spares(self) -> None:
         now = time.monotonic()
-        spares = [one for one in self._idle[:-1] if now - one.heard_at >= SPARE_SECONDS]
+        spares = [one for one in self._idle[:-1] if now - one.active_at >= SPARE_SECONDS]
         for child in spares:
             self._idle.remove(child)
-            self._end(child)
+            self._kill(child)
 
-    def _end(self, child: StorageChild, *, held_seconds: float | None = None) -> None:
+    def _kill(self, worker: StorageWorker, *, held_seconds: float | None = None) -> None:
         """Kill it; so many seconds later it is stuck, if it is not gone."""
-        child.give_up()
+        worker.kill()
         patience = HELD_SECONDS if held_seconds is None else held_seconds
-        self._killed.setdefault(child, time.monotonic() + patience)
+        self._killed.setdefault(worker, time.monotonic() + patience)

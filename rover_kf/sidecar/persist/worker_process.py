@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.checkpoint.format.chunks import PIECE_BYTES
+from rover_kf.checkpoint.format.chunks import CHUNK_BYTES
 from rover_kf.sidecar.persist import worker_protocol
 
 SYNC_BYTES_PER_SECOND = 10e6
@@ -29,32 +29,32 @@ _END_SECONDS = 5.0
 """That a process has to end once it has hung up."""
 
 
-class Silent(Exception):
+class WorkerUnresponsive(Exception):
     """No word in time; the process is to be given up."""
 
 
-class StorageChild:
+class StorageWorker:
     """One process, started here.
 
     Args:
         root: the job's folder.
 
     Raises:
-        StorageFailed: it could not be started.
+        StorageError: it could not be started.
     """
 
     def __init__(self, root: pathlib.Path) -> None:
-        self.free = False
+        self.is_idle = False
         """Whether it waits for a request."""
-        self._given_up, self._hung_up = False, False
-        self.heard_at = time.monotonic()
+        self._killed, self._disconnected = False, False
+        self.active_at = time.monotonic()
         """When it last said a word, or was asked."""
         ours, theirs = socket.socketpair()
         self._channel, self._poll = ours, select.poll()
         self._poll.register(ours, select.POLLIN)
         self.buffer = os.memfd_create("rover-storage", os.MFD_CLOEXEC)
         """What it reads is here, a piece at a time."""
-        os.ftruncate(self.buffer, PIECE_BYTES)
+        os.ftruncate(self.buffer, CHUNK_BYTES)
         line = [sys.executable, "-m", "rover_kf.sidecar.persist.worker_main"]
         given = [str(theirs.fileno()), str(self.buffer), str(root)]
         try:
@@ -66,20 +66,20 @@ class StorageChild:
                 )
         except OSError as cause:
             self._close()
-            raise errors.StorageFailed(
+            raise errors.StorageError(
                 f"no process could be started to ask {root}: {cause.strerror}"
             ) from cause
 
     def wait_ready(self) -> None:
         """Wait until it can be asked; storage has no part in that."""
-        self._word(_START_SECONDS)
-        self.free = True
+        self._receive(_START_SECONDS)
+        self.is_idle = True
 
-    def ask(
+    def request(
         self,
         words: dict[str, Any],
         blob: bytes,
-        patience: float,
+        timeout: float,
         *,
         on_next: Callable[[int], None] = lambda _: None,
     ) -> tuple[dict[str, Any], bytes]:
@@ -88,49 +88,49 @@ class StorageChild:
         Args:
             words: of the request; empty to go on with one.
             blob: bytes behind them.
-            patience: seconds without a word after which storage counts as silent.
+            timeout: seconds without a word after which storage counts as silent.
             on_next: is called before each piece that is written, with its bytes.
 
         Raises:
             Silent: no word came in time, or the process has ended.
         """
-        self.free, self.heard_at = False, time.monotonic()
+        self.is_idle, self.active_at = False, time.monotonic()
         self._send(words, blob)
-        waited = patience
+        waited = timeout
         while True:
-            found, content = self._word(waited)
-            waited = patience
+            found, content = self._receive(waited)
+            waited = timeout
             if "syncing" in found:
                 waited += found["syncing"] / SYNC_BYTES_PER_SECOND
             elif "next" in found:
                 on_next(found["next"])
                 self._send({}, b"")
             elif "alive" not in found:
-                self.free = "piece" not in found
+                self.is_idle = "piece" not in found
                 return found, content
 
-    def give_up(self) -> None:
+    def kill(self) -> None:
         """Kill it; whoever waits for its word gets Silent. What the kernel holds stays a while.
 
         Killed, it makes no system call any more, however late the one that hangs returns.
         """
-        self._given_up = True
+        self._killed = True
         self._process.kill()
         with contextlib.suppress(OSError):  # it is closed already
             self._channel.shutdown(socket.SHUT_RDWR)
 
     @property
-    def failed(self) -> str:
+    def exit_reason(self) -> str:
         """How it ended by itself; empty: it runs, or was given up."""
-        if self._given_up:
+        if self._killed:
             return ""
-        if self._hung_up:  # a moment before it has ended
+        if self._disconnected:  # a moment before it has ended
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
         code = self._process.poll()
         return "" if code is None else f"with exit code {code}"
 
-    def gone(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether the kernel has let go of it."""
         if self._process.poll() is None:
             return False
@@ -141,21 +141,21 @@ class StorageChild:
         try:
             worker_protocol.send(self._channel, words, blob)
         except OSError as gone:
-            self._hung_up = True
-            raise Silent from gone
+            self._disconnected = True
+            raise WorkerUnresponsive from gone
 
-    def _word(self, patience: float) -> tuple[dict[str, Any], bytes]:
+    def _receive(self, timeout: float) -> tuple[dict[str, Any], bytes]:
         # In slices: a machine that stood still meanwhile has not waited for storage.
-        for _ in range(max(1, math.ceil(patience / _SLICE_SECONDS))):
+        for _ in range(max(1, math.ceil(timeout / _SLICE_SECONDS))):
             if self._poll.poll(_SLICE_SECONDS * 1000):
                 try:
                     found = worker_protocol.receive(self._channel)
                 except (EOFError, OSError) as gone:
-                    self._hung_up = True
-                    raise Silent from gone
-                self.heard_at = time.monotonic()
+                    self._disconnected = True
+                    raise WorkerUnresponsive from gone
+                self.active_at = time.monotonic()
                 return found
-        raise Silent
+        raise WorkerUnresponsive
 
     def _close(self) -> None:
         self._channel.close()

@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 _HEAD = struct.Struct(">IQ")
-_MOST_WORDS = 64 << 20
+_MAX_WORDS = 64 << 20
 
 
 def send(channel: socket.socket, words: dict[str, Any], blob: bytes = b"") -> None:
@@ -31,7 +31,7 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], bytes]:
         OSError: likewise.
     """
     length, size = _HEAD.unpack(_exactly(channel, _HEAD.size))
-    if length > _MOST_WORDS:
+    if length > _MAX_WORDS:
         raise EOFError
     return json.loads(_exactly(channel, length)), _exactly(channel, size)
 

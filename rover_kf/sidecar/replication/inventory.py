@@ -9,16 +9,16 @@ import asyncio
 from aiohttp import web
 
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Holding
-from rover_kf.api.replication import Kept, KeptRequest
+from rover_kf.api.checkpoints import SlotInfo
+from rover_kf.api.replication import StoredReplicas, StoredReplicasRequest
 from rover_kf.sidecar.http.app import read, reply
-from rover_kf.sidecar.interfaces import Story
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.interfaces import EventRecorder
+from rover_kf.sidecar.slots.slots import PodSlots
 
-_Found = tuple[tuple[Holding, ...], tuple[str, ...]]
+_Collected = tuple[tuple[SlotInfo, ...], tuple[str, ...]]
 
 
-class KeptReplicas:
+class ReplicaInventory:
     """One a sidecar.
 
     Args:
@@ -26,9 +26,9 @@ class KeptReplicas:
         story: where damages are told.
     """
 
-    def __init__(self, slots: Slots, story: Story) -> None:
-        self._slots, self._story = slots, story
-        self._looking: asyncio.Task[_Found] | None = None
+    def __init__(self, slots: PodSlots, events: EventRecorder) -> None:
+        self._slots, self._events = slots, events
+        self._collecting: asyncio.Task[_Collected] | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
@@ -36,26 +36,26 @@ class KeptReplicas:
 
     async def stop(self) -> None:
         """Wait for what is under way."""
-        if self._looking is not None:
-            await asyncio.wait({self._looking})
+        if self._collecting is not None:
+            await asyncio.wait({self._collecting})
 
     async def _on_kept(self, request: web.Request) -> web.Response:
-        asked = await read(request, KeptRequest)
-        if self._looking is None:
-            self._looking = asyncio.create_task(asyncio.to_thread(self._look))
-        looking = self._looking
+        asked = await read(request, StoredReplicasRequest)
+        if self._collecting is None:
+            self._collecting = asyncio.create_task(asyncio.to_thread(self._collect))
+        looking = self._collecting
         done, _ = await asyncio.wait({looking}, timeout=asked.timeout_seconds)
         if not done:
-            return reply(Kept(known=False))
-        if self._looking is looking:
-            self._looking = None  # who asks next gets what is there then
+            return reply(StoredReplicas(verified=False))
+        if self._collecting is looking:
+            self._collecting = None  # who asks next gets what is there then
         holdings, damages = looking.result()
         for damage in damages:
-            self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
-        return reply(Kept(known=True, holdings=holdings))
+            self._events.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
+        return reply(StoredReplicas(verified=True, slots=holdings))
 
-    def _look(self) -> _Found:
-        found: list[Holding] = []
+    def _collect(self) -> _Collected:
+        found: list[SlotInfo] = []
         wrong: list[str] = []
         for place in self._slots.replicas():
             holdings, damages = self._slots.holdings(place)

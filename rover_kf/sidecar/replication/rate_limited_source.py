@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import AsyncGenerator
 
 from rover_kf.checkpoint.format.snapshot import Snapshot
-from rover_kf.checkpoint.storage.rate_limit import Cap
-from rover_kf.sidecar.slots.sources import Source
+from rover_kf.checkpoint.storage.rate_limit import RateLimiter
+from rover_kf.sidecar.slots.sources import SnapshotSource
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CappedSource:
+class RateLimitedSource:
     """Another Source; methods as there.
 
     What is not taken from a connection stays on its other side once the buffers between are full.
@@ -25,8 +25,8 @@ class CappedSource:
         cap: on them.
     """
 
-    source: Source
-    cap: Cap
+    source: SnapshotSource
+    limiter: RateLimiter
 
     @property
     def length(self) -> int:
@@ -46,5 +46,5 @@ class CappedSource:
         """See Source."""
         async with contextlib.aclosing(self.source.blocks()) as blocks:
             async for block in blocks:
-                await asyncio.sleep(self.cap.spend(len(block)))
+                await asyncio.sleep(self.limiter.reserve(len(block)))
                 yield block

@@ -17,18 +17,18 @@ from typing import TypeVar
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Holding
+from rover_kf.api.checkpoints import SlotInfo
 from rover_kf.api.replication import Replicated, ReplicateOrder, ReplicateRequest
-from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint.arena.arena import Filling
-from rover_kf.checkpoint.storage.rate_limit import Cap
+from rover_kf.api.status import Ack
+from rover_kf.checkpoint.arena.arena import SlotWrite
+from rover_kf.checkpoint.storage.rate_limit import RateLimiter
 from rover_kf.sidecar.http.peer_source import PeerSource
-from rover_kf.sidecar.interfaces import Peers, Story
-from rover_kf.sidecar.replication.rate_limited_source import CappedSource
+from rover_kf.sidecar.interfaces import EventRecorder, PeerClient
+from rover_kf.sidecar.replication.rate_limited_source import RateLimitedSource
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.slots import PodSlots
 from rover_kf.sidecar.slots.sources import copy_into
-from rover_kf.sidecar.tasks import handed
+from rover_kf.sidecar.tasks import acquire_in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _KEEPER_POLL_SECONDS = 4.0
 T = TypeVar("T")
 
 
-class Replicas:
+class Replicator:
     """One a sidecar.
 
     Args:
@@ -50,13 +50,15 @@ class Replicas:
         story: where refusals are told.
     """
 
-    def __init__(self, settings: SidecarSettings, slots: Slots, peers: Peers, story: Story) -> None:
+    def __init__(
+        self, settings: SidecarSettings, slots: PodSlots, peers: PeerClient, events: EventRecorder
+    ) -> None:
         self._settings, self._slots = settings, slots
-        self._peers, self._story = peers, story
-        self._cap = Cap(settings.checkpoint_replica_bandwidth)
+        self._peers, self._events = peers, events
+        self._limiter = RateLimiter(settings.checkpoint_replica_bandwidth)
         # A chief that is lost is not waited for: its successor may have another address.
         self._poll_seconds = _KEEPER_POLL_SECONDS if settings.keeps_host else _LONG_POLL_SECONDS
-        self._told: type[Exception] | None = None
+        self._last_warning: type[Exception] | None = None
 
     async def run(self) -> None:
         """Copy what the coordinator orders, for ever."""
@@ -64,29 +66,29 @@ class Replicas:
         while True:
             request = ReplicateRequest(self._settings.pod, number, self._poll_seconds)
             try:
-                order = await self._ask(names.PATH_REPLICATE, request, ReplicateOrder)
+                order = await self._call_coordinator(names.PATH_REPLICATE, request, ReplicateOrder)
                 known, number = number, order.number
                 if number != known:
-                    told = Replicated(self._settings.pod, number, await self._carried_out(order))
-                    await self._ask(names.PATH_REPLICATED, told, Acknowledged)
+                    told = Replicated(self._settings.pod, number, await self._execute(order))
+                    await self._call_coordinator(names.PATH_REPLICATED, told, Ack)
             except errors.RoverError as error:
                 _log.warning("the coordinator orders no replicas: %s", error)
                 if self._settings.keeps_host:
                     number = 0  # It may be another one, or may not have heard what was done.
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _ask(self, path: str, message: object, reply: type[T]) -> T:
+    async def _call_coordinator(self, path: str, message: object, reply: type[T]) -> T:
         """The coordinator; the one whose world is kept here, where there is one."""
         settings = self._settings
         if not settings.keeps_host:
-            return await self._peers.ask_coordinator(path, message, reply)
+            return await self._peers.call_coordinator(path, message, reply)
         host = f"{settings.keeps_host}:{settings.port}"
-        return await self._peers.tell(host, path, message, reply)
+        return await self._peers.post(host, path, message, reply)
 
-    async def _carried_out(self, order: ReplicateOrder) -> str:
+    async def _execute(self, order: ReplicateOrder) -> str:
         """Do what is ordered; why it could not be done."""
-        holdings = order.holdings
-        await asyncio.to_thread(self._slots.forget_replicas, {h.rank for h in holdings})
+        holdings = order.slots
+        await asyncio.to_thread(self._slots.release_replicas, {h.rank for h in holdings})
         try:
             for holding in holdings:
                 await self._copy(holding)
@@ -95,8 +97,8 @@ class Replicas:
             return str(error)
         return ""
 
-    async def _copy(self, holding: Holding) -> None:
-        if await asyncio.to_thread(self._has, holding):
+    async def _copy(self, holding: SlotInfo) -> None:
+        if await asyncio.to_thread(self._has_copy, holding):
             return
         arena = await asyncio.to_thread(
             self._slots.allocate_replica, holding.rank, holding.snapshot_bytes
@@ -105,36 +107,36 @@ class Replicas:
         if arena.sealed():
             await source.head()  # it is served: else the copy here, perhaps the last, went in vain
         take = functools.partial(arena.fill, only=0)
-        with await handed(take, Filling.close) as filling:
-            await copy_into(CappedSource(source, self._cap), filling.descriptor)
+        with await acquire_in_thread(take, SlotWrite.close) as filling:
+            await copy_into(RateLimitedSource(source, self._limiter), filling.descriptor)
             seal = filling.seal(
                 step=holding.step,
                 length=holding.snapshot_bytes,
                 rank=holding.rank,
                 world_size=holding.world_size,
-                round_=holding.round,
+                round_=holding.origin_round,
                 replicated=holding.replicated,
                 pieces=holding.pieces,
                 ranks=holding.ranks,
             )
-            arena.control.write_checksum(seal, holding.checksum)
+            arena.record.write_checksum(seal, holding.checksum)
 
-    def _has(self, holding: Holding) -> bool:
+    def _has_copy(self, holding: SlotInfo) -> bool:
         """Whether a copy is here already: a keeper that was started again asks anew."""
         arena = self._slots.arena(f"{names.REPLICA_PLACE}{holding.rank}")
         return any(
             (seal.step, seal.round, seal.length) == (
-                holding.step, holding.round, holding.snapshot_bytes
+                holding.step, holding.origin_round, holding.snapshot_bytes
             )
-            and arena.control.read_checksum(seal) == holding.checksum
+            and arena.record.read_checksum(seal) == holding.checksum
             for seal in arena.sealed()
         )  # fmt: skip
 
-    def _warn(self, why: Exception, holding: Holding) -> None:
+    def _warn(self, error: Exception, holding: SlotInfo) -> None:
         what = f"no replica of rank {holding.rank}"
-        _log.info("%s: %s", what, why)
-        if type(why) is not self._told:  # each kind once, not at each step
-            self._told = type(why)
+        _log.info("%s: %s", what, error)
+        if type(error) is not self._last_warning:  # each kind once, not at each step
+            self._last_warning = type(error)
             then = f"if {holding.pod} is lost, the job goes back to storage"
-            message = f"{self._settings.pod} keeps {what}: {why}; {then}"
-            self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)
+            message = f"{self._settings.pod} keeps {what}: {error}; {then}"
+            self._events.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)

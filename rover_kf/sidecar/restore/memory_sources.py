@@ -8,13 +8,13 @@ import asyncio
 import contextlib
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Holding, ResolveReply
+from rover_kf.api.checkpoints import RestoreStepReply, SlotInfo
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.sidecar.http.peer_source import PeerSource
-from rover_kf.sidecar.interfaces import Peers
+from rover_kf.sidecar.interfaces import PeerClient
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots.slots import Slots
-from rover_kf.sidecar.slots.sources import SlotSource, Source
+from rover_kf.sidecar.slots.slots import PodSlots
+from rover_kf.sidecar.slots.sources import SlotSource, SnapshotSource
 
 
 class MemorySources:
@@ -26,10 +26,12 @@ class MemorySources:
         peers: other sidecars.
     """
 
-    def __init__(self, settings: SidecarSettings, slots: Slots, peers: Peers) -> None:
+    def __init__(self, settings: SidecarSettings, slots: PodSlots, peers: PeerClient) -> None:
         self._settings, self._slots, self._peers = settings, slots, peers
 
-    async def open(self, choice: ResolveReply, pins: contextlib.ExitStack) -> list[Source]:
+    async def open(
+        self, choice: RestoreStepReply, pins: contextlib.ExitStack
+    ) -> list[SnapshotSource]:
         """Of each holding of the choice; this pod's own are pinned.
 
         Args:
@@ -37,29 +39,31 @@ class MemorySources:
             pins: for how long.
 
         Raises:
-            TornSnapshot: one of this pod's own was overwritten.
+            CorruptSnapshot: one of this pod's own was overwritten.
         """
-        sources: list[Source] = []
-        for holding in choice.holdings:
+        sources: list[SnapshotSource] = []
+        for holding in choice.slots:
             if holding.pod != self._settings.pod:
                 sources.append(PeerSource(self._peers, holding))
             else:
                 # Pinned, so that what is being made does not take its place.
                 seal = await asyncio.to_thread(self.seal_of, holding)
-                pin = pins.enter_context(self._slots.arena(holding.place).pin(seal))
+                pin = pins.enter_context(self._slots.arena(holding.path_segment).pin(seal))
                 sources.append(SlotSource(pin, holding.checksum))
         return sources
 
-    def seal_of(self, holding: Holding) -> Seal:
+    def seal_of(self, holding: SlotInfo) -> Seal:
         """The record of one of this pod's own.
 
         Raises:
-            TornSnapshot: it was overwritten.
+            CorruptSnapshot: it was overwritten.
         """
-        for seal in self._slots.arena(holding.place).sealed():
+        for seal in self._slots.arena(holding.path_segment).sealed():
             same = (seal.step, seal.round, seal.rank, seal.world_size, seal.pieces) == (
-                holding.step, holding.round, holding.rank, holding.world_size, holding.pieces
+                holding.step, holding.origin_round, holding.rank, holding.world_size, holding.pieces
             )  # fmt: skip
             if same:
                 return seal
-        raise errors.TornSnapshot(f"step {holding.step} was overwritten while it was being chosen")
+        raise errors.CorruptSnapshot(
+            f"step {holding.step} was overwritten while it was being chosen"
+        )

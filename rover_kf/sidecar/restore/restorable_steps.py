@@ -12,17 +12,17 @@ import asyncio
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Held
-from rover_kf.api.replication import Kept, KeptRequest
+from rover_kf.api.checkpoints import RestorableStepsReply
+from rover_kf.api.replication import StoredReplicas, StoredReplicasRequest
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
-from rover_kf.sidecar.interfaces import Peers
+from rover_kf.sidecar.interfaces import PeerClient
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.slots import PodSlots
 
 _KEPT_SECONDS = 2.0
 
 
-class HeldSteps:
+class RestorableStepFinder:
     """One a sidecar.
 
     Args:
@@ -35,33 +35,33 @@ class HeldSteps:
     def __init__(
         self,
         settings: SidecarSettings,
-        slots: Slots,
+        slots: PodSlots,
         store: StoredCheckpoints | None,
-        peers: Peers,
+        peers: PeerClient,
     ) -> None:
         self._slots, self._store, self._peers = slots, store, peers
         self._keeper = f"{settings.keeper_host}:{settings.port}" if settings.keeper_host else ""
 
-    async def find(self, local_rank: int) -> Held:
+    async def find_steps(self, local_rank: int) -> RestorableStepsReply:
         """All of them.
 
         Raises:
             RoverError: one of the places cannot be looked at now: nobody knows what it holds.
         """
-        found = await asyncio.to_thread(self._in_memory, local_rank)
+        found = await asyncio.to_thread(self._memory_steps, local_rank)
         if self._keeper:
-            found |= await self._kept()
+            found |= await self._peer_copy_steps()
         if self._store is not None:
             folders = await asyncio.to_thread(self._store.folders)
             found |= {folder.step for folder in folders}
-        return Held(tuple(sorted(found)))
+        return RestorableStepsReply(tuple(sorted(found)))
 
-    def _in_memory(self, local_rank: int) -> set[int]:
+    def _memory_steps(self, local_rank: int) -> set[int]:
         return {seal.step for seal in self._slots.arena(local_rank).sealed()}
 
-    async def _kept(self) -> set[int]:
-        request = KeptRequest(_KEPT_SECONDS)
-        kept = await self._peers.tell(self._keeper, names.PATH_KEPT, request, Kept)
-        if not kept.known:
+    async def _peer_copy_steps(self) -> set[int]:
+        request = StoredReplicasRequest(_KEPT_SECONDS)
+        kept = await self._peers.post(self._keeper, names.PATH_KEPT, request, StoredReplicas)
+        if not kept.verified:
             raise errors.CheckpointError(f"{self._keeper} still verifies the copy that it keeps")
-        return {holding.step for holding in kept.holdings}
+        return {holding.step for holding in kept.slots}

@@ -21,27 +21,27 @@ from typing import TypeVar
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import (
-    Holding,
-    ResolveReply,
-    ResolveRequest,
     RestoreReply,
     RestoreRequest,
+    RestoreStepReply,
+    RestoreStepRequest,
+    SlotInfo,
 )
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import manifest
-from rover_kf.checkpoint.format.manifest import Folder, Manifest
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
 from rover_kf.checkpoint.format.snapshot import STATE_KEY, Snapshot
 from rover_kf.checkpoint.resharding import step_selection
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
-from rover_kf.sidecar.interfaces import Peers, Story
+from rover_kf.sidecar.interfaces import EventRecorder, PeerClient
 from rover_kf.sidecar.restore.memory_sources import MemorySources
-from rover_kf.sidecar.restore.shared_slot import Lead, Leads
-from rover_kf.sidecar.restore.slot_assembler import SlotFiller, State
+from rover_kf.sidecar.restore.shared_slot import SharedSlot, SharedSlots
+from rover_kf.sidecar.restore.slot_assembler import SlotAssembler, SourceState
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots.rank_assignments import Assignment
+from rover_kf.sidecar.slots.rank_assignments import RankAssignment
 from rover_kf.sidecar.slots.server import SlotServer
-from rover_kf.sidecar.slots.sources import FileSource, SlotSource, Source
-from rover_kf.sidecar.slots.verifier import Examination
+from rover_kf.sidecar.slots.sources import FileSource, SlotSource, SnapshotSource
+from rover_kf.sidecar.slots.verifier import SlotVerifier
 
 _T = TypeVar("_T")
 
@@ -65,64 +65,67 @@ class Restorer:
     def __init__(
         self,
         settings: SidecarSettings,
-        examination: Examination,
+        verifier: SlotVerifier,
         store: StoredCheckpoints | None,
-        peers: Peers,
-        story: Story,
+        peers: PeerClient,
+        events: EventRecorder,
         *,
         server: SlotServer,
     ) -> None:
         self._settings, self._storage = settings, store
-        self._examination, self._slots = examination, examination.slots
-        self._peers, self._story = peers, story
-        self._filler, self._leads = SlotFiller(self._slots, server), Leads(self._slots)
-        self._memory = MemorySources(settings, self._slots, peers)
+        self._verifier, self._slots = verifier, verifier.slots
+        self._peers, self._events = peers, events
+        self._assembler, self._shared_slots = (
+            SlotAssembler(self._slots, server),
+            SharedSlots(self._slots),
+        )
+        self._memory_sources = MemorySources(settings, self._slots, peers)
 
     async def restore(self, request: RestoreRequest) -> RestoreReply:
         """Answer a training process; waits until all ranks of its round have asked.
 
         Raises:
             CheckpointError: ranks did not ask in time, or the state fits no such world.
-            TornSnapshot: the bytes that came are not those promised.
-            StorageFailed: the storage cannot be read.
+            CorruptSnapshot: the bytes that came are not those promised.
+            StorageError: the storage cannot be read.
             ClusterUnavailable: coordinator or peer cannot be reached.
         """
         if request.local_rank:
             return await self._restore(request)
-        with self._leads.asked(request):
+        with self._shared_slots.restoring(request):
             return await self._restore(request)
 
     async def _restore(self, request: RestoreRequest) -> RestoreReply:
         local_rank = request.local_rank
-        assignment = Assignment(request.rank, request.world_size, request.round)
+        assignment = RankAssignment(request.rank, request.world_size, request.round)
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
-        await asyncio.to_thread(self._let_go, request)
-        holdings = await self._holdings(local_rank, look=request.look)
-        choice = await self._peers.ask_coordinator(
+        await asyncio.to_thread(self._discard_rejected, request)
+        holdings = await self._holdings(local_rank, peek=request.plain_data_only)
+        choice = await self._peers.call_coordinator(
             names.PATH_COMMIT_RESOLVE,
-            ResolveRequest(
+            RestoreStepRequest(
                 request.round,
                 request.rank,
                 request.world_size,
                 holdings,
-                tuple(one.step for one in request.refused),
+                tuple(one.step for one in request.rejected),
             ),
-            ResolveReply,
+            RestoreStepReply,
         )
         if choice.step is None:
             return RestoreReply(None, "none")
-        if request.look:
-            return await self._again(choice, functools.partial(self._look, request))
-        lead = None if request.ranks else await self._leads.find(request, choice)
+        if request.plain_data_only:
+            return await self._retry(choice, functools.partial(self._peek, request))
+        lead = None if request.ranks else await self._shared_slots.find(request, choice)
         if lead:
-            seal, source = await self._beside(request, choice, lead), lead.source
+            seal, source = await self._fill_light_slot(request, choice, lead), lead.source
         else:
-            seal, source = await self._brought(request, choice)
+            seal, source = await self._fetch_or_fall_back(request, choice)
         # The folder for it may have been made only now.
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
-        await asyncio.to_thread(self._leave_course, local_rank, seal)
+        await asyncio.to_thread(self._drop_other_history, local_rank, seal)
         found = await asyncio.to_thread(self._slots.checksum, local_rank, seal)
-        self._story.record(
+        self._events.record(
             names.EVENT_RESTORED,
             f"rank {request.rank} of {request.world_size} resumes at step {seal.step} "
             f"from {source} in round {request.round}; CRC-32C {found:08x}",
@@ -131,127 +134,133 @@ class Restorer:
         reply = RestoreReply(seal.step, source, str(path), seal.length, found)
         if lead is not None:
             beside = str(self._slots.arena(0).slot_path(lead.seal.slot))
-            return dataclasses.replace(reply, lead=beside, lead_bytes=lead.seal.length)
+            return dataclasses.replace(reply, shared_path=beside, shared_bytes=lead.seal.length)
         if not local_rank:
-            self._leads.tell(request, reply, seal)
+            self._shared_slots.publish(request, reply, seal)
         return reply
 
-    async def _brought(self, request: RestoreRequest, choice: ResolveReply) -> tuple[Seal, str]:
+    async def _fetch_or_fall_back(
+        self, request: RestoreRequest, choice: RestoreStepReply
+    ) -> tuple[Seal, str]:
         """What was chosen, and where from; a pod that went meanwhile had left it on storage."""
         try:
-            return await self._bring(request, choice), choice.source
+            return await self._fetch(request, choice), choice.source
         except errors.ClusterUnavailable as gone:
-            stored = await asyncio.to_thread(step_selection.same, self._storage, choice)
+            stored = await asyncio.to_thread(
+                step_selection.same_step_on_storage, self._storage, choice
+            )
             if stored is None:
                 raise
             _log.warning("step %s is read from storage: %s", choice.step, gone)
-            return await self._bring(request, stored), stored.source
+            return await self._fetch(request, stored), stored.source
 
-    async def _bring(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
+    async def _fetch(self, request: RestoreRequest, choice: RestoreStepReply) -> Seal:
         if choice.source == "storage" and self._storage is not None:
             return await self._from_storage(request, choice, self._storage)
-        if choice.source in ("memory", "peer") and choice.holdings:
-            first = choice.holdings[0]
+        if choice.source in ("memory", "peer") and choice.slots:
+            first = choice.slots[0]
             here = choice.source == "memory" and not first.replica
-            sharded = any(one.sizes != one.shape for one in request.wanted)
+            sharded = any(one.sizes != one.shape for one in request.requested)
             # Saved whole, or by a world of one, which has all boxes of all tensors.
             whole = not first.pieces or first.world_size != request.world_size
             cut = sharded and whole
             alike = first.ranks == request.ranks
-            if here and len(choice.holdings) == 1 and not cut and alike:
-                return await asyncio.to_thread(self._own_verified, first)
-            return await self._again(choice, functools.partial(self._from_memory, request))
+            if here and len(choice.slots) == 1 and not cut and alike:
+                return await asyncio.to_thread(self._verify_local, first)
+            return await self._retry(choice, functools.partial(self._from_memory, request))
         raise self._unreachable(choice)
 
-    async def _look(self, request: RestoreRequest, choice: ResolveReply) -> RestoreReply:
+    async def _peek(self, request: RestoreRequest, choice: RestoreStepReply) -> RestoreReply:
         """The plain data of what would be brought; a slot might have to hold all ranks' parts."""
         arena = self._slots.arena(request.local_rank)
-        for seal in arena.of_state(*step_selection.state_of(choice)):
+        for seal in arena.find_seals(*step_selection.state_of(choice)):
             if not seal.ranks:
                 with arena.pin(seal) as pin:
-                    return _plain(choice, await SlotSource(pin, 0).head())
+                    return _plain_reply(choice, await SlotSource(pin, 0).head())
         with contextlib.ExitStack() as pins:
-            sources: Sequence[Source] = await self._memory.open(choice, pins)
+            sources: Sequence[SnapshotSource] = await self._memory_sources.open(choice, pins)
             if choice.source == "storage" and self._storage is not None:
                 _, sources = await self._files(request, choice, self._storage)
             if not sources:
                 raise self._unreachable(choice)
-            return _plain(choice, await sources[0].head())
+            return _plain_reply(choice, await sources[0].head())
 
-    def _unreachable(self, choice: ResolveReply) -> errors.CheckpointError:
+    def _unreachable(self, choice: RestoreStepReply) -> errors.CheckpointError:
         return errors.CheckpointError(
             f"the coordinator chose {choice.source!r}, which this pod cannot reach "
             f"({names.PREFIX}checkpoint.path is {self._settings.checkpoint_path})"
         )
 
-    async def _holdings(self, local_rank: int, *, look: bool) -> tuple[Holding, ...]:
+    async def _holdings(self, local_rank: int, *, peek: bool) -> tuple[SlotInfo, ...]:
         """What the rank's slots hold; the pod's first rank tells of replicas, too."""
         places: list[int | str] = [local_rank]
         if local_rank == 0:
             places.extend(await asyncio.to_thread(self._slots.replicas))
-        found: list[Holding] = []
+        found: list[SlotInfo] = []
         for place in places:
-            verified = await self._examination.take(place)
+            verified = await self._verifier.pop_verified(place)
             holdings, damages = await asyncio.to_thread(self._slots.holdings, place, verified)
             found.extend(holdings)
-            if look and holdings:
-                self._examination.keep(place, self._slots.arena(place).sealed()[0])
+            if peek and holdings:
+                self._verifier.record(place, self._slots.arena(place).sealed()[0])
             for damage in damages:
-                self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
+                self._events.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
         return tuple(found)
 
-    def _own_verified(self, holding: Holding) -> Seal:
+    def _verify_local(self, holding: SlotInfo) -> Seal:
         """The slot to be taken as it is; the newest one was verified when it was offered."""
-        seal, arena = self._memory.seal_of(holding), self._slots.arena(holding.place)
+        seal, arena = self._memory_sources.seal_of(holding), self._slots.arena(holding.path_segment)
         newest = arena.sealed()[0]
         if seal == newest:
             return seal
         try:
-            self._slots.verify(holding.place, seal)
-        except errors.TornSnapshot as damage:
+            self._slots.verify(holding.path_segment, seal)
+        except errors.CorruptSnapshot as damage:
             arena.discard(seal)
-            self._story.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
+            self._events.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
             raise
         # The newer one is of the same state, of another rank or world: it stays, as a source.
         alike = (seal.step, seal.round) == (newest.step, newest.round)
-        return arena.renew(seal) if alike else seal
+        return arena.make_newest(seal) if alike else seal
 
-    async def _again(
-        self, choice: ResolveReply, bring: Callable[[ResolveReply], Awaitable[_T]]
+    async def _retry(
+        self, choice: RestoreStepReply, fetch: Callable[[RestoreStepReply], Awaitable[_T]]
     ) -> _T:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await bring(choice)
-            except (errors.ClusterUnavailable, errors.TornSnapshot) as error:  # noqa: PERF203 - a retry
+                return await fetch(choice)
+            except (errors.ClusterUnavailable, errors.CorruptSnapshot) as error:  # noqa: PERF203 - a retry
                 if attempt == _ATTEMPTS:
                     raise
                 _log.warning("fetching step %s again: %s", choice.step, error)
-                if choice.others:
-                    first, *others = *choice.others, *choice.holdings
-                    choice = dataclasses.replace(choice, holdings=(first,), others=tuple(others))
+                if choice.alternatives:
+                    first, *others = *choice.alternatives, *choice.slots
+                    choice = dataclasses.replace(choice, slots=(first,), alternatives=tuple(others))
                 await asyncio.sleep(0.2 * attempt)
         raise AssertionError
 
-    async def _from_memory(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
-        first = choice.holdings[0]
+    async def _from_memory(self, request: RestoreRequest, choice: RestoreStepReply) -> Seal:
+        first = choice.slots[0]
         with contextlib.ExitStack() as pins:
-            sources = await self._memory.open(choice, pins)
-            state = State(first.step, first.round, first.replicated, first.pieces, first.ranks)
+            sources = await self._memory_sources.open(choice, pins)
+            state = SourceState(
+                first.step, first.origin_round, first.replicated, first.pieces, first.ranks
+            )
             same = first.world_size == request.world_size
-            return await self._filler.fill(
-                request, sources, state, rebuilding=choice.rebuilding, same_world=same
+            return await self._assembler.fill(
+                request, sources, state, rebuilding=choice.replicas_in_use, same_world=same
             )
 
     async def _from_storage(
-        self, request: RestoreRequest, choice: ResolveReply, store: StoredCheckpoints
+        self, request: RestoreRequest, choice: RestoreStepReply, store: StoredCheckpoints
     ) -> Seal:
         found, sources = await self._files(request, choice, store)
-        state = State(found.step, found.generation, found.replicated, found.pieces)
+        state = SourceState(found.step, found.generation, found.replicated, found.pieces)
         same = found.world_size == request.world_size
-        return await self._filler.fill(request, sources, state, same_world=same)
+        return await self._assembler.fill(request, sources, state, same_world=same)
 
     async def _files(
-        self, request: RestoreRequest, choice: ResolveReply, store: StoredCheckpoints
+        self, request: RestoreRequest, choice: RestoreStepReply, store: StoredCheckpoints
     ) -> tuple[Manifest, list[FileSource]]:
         """The checkpoint and its files, this rank's first."""
         folder = self._folder(choice, store)
@@ -260,52 +269,54 @@ class Restorer:
         ordered = sorted(found.files, key=lambda file: (file.rank != own, file.rank))
         return found, [FileSource(store, folder, file) for file in ordered]
 
-    async def _beside(self, request: RestoreRequest, choice: ResolveReply, lead: Lead) -> Seal:
+    async def _fill_light_slot(
+        self, request: RestoreRequest, choice: RestoreStepReply, shared: SharedSlot
+    ) -> Seal:
         """A light slot, with what is the rank's own, of the state that the first rank has."""
-        arena, first = self._slots.arena(request.local_rank), lead.seal
-        for seal in arena.of_state(first.step, first.round):
+        arena, first = self._slots.arena(request.local_rank), shared.seal
+        for seal in arena.find_seals(first.step, first.round):
             if not seal.ranks:
                 try:
                     await asyncio.to_thread(self._slots.verify, request.local_rank, seal)
-                except errors.TornSnapshot as damage:
+                except errors.CorruptSnapshot as damage:
                     arena.discard(seal)
-                    self._story.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
+                    self._events.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
                 else:
                     return seal
         if choice.source == "storage" and self._storage is not None:
             return await self._from_storage(request, choice, self._storage)
-        place, seal = self._own_or(request, first)
+        place, seal = self._local_or_shared(request, first)
         with self._slots.arena(place).pin(seal) as pin:
             found = await asyncio.to_thread(self._slots.checksum, place, seal)
-            state = State(seal.step, seal.round, seal.replicated, seal.pieces, seal.ranks)
-            return await self._filler.fill(request, [SlotSource(pin, found)], state)
+            state = SourceState(seal.step, seal.round, seal.replicated, seal.pieces, seal.ranks)
+            return await self._assembler.fill(request, [SlotSource(pin, found)], state)
 
-    def _own_or(self, request: RestoreRequest, first: Seal) -> tuple[int, Seal]:
+    def _local_or_shared(self, request: RestoreRequest, first: Seal) -> tuple[int, Seal]:
         """The rank's own whole slot of that state, of before it kept light ones; or the first's."""
-        for seal in self._slots.arena(request.local_rank).of_state(first.step, first.round):
+        for seal in self._slots.arena(request.local_rank).find_seals(first.step, first.round):
             if seal.replicated:
                 return request.local_rank, seal
         return 0, first
 
-    def _folder(self, choice: ResolveReply, store: StoredCheckpoints) -> Folder:
+    def _folder(self, choice: RestoreStepReply, store: StoredCheckpoints) -> CheckpointFolder:
         # By name below our own root: the volume may be mounted elsewhere in the coordinator's pod.
         named = manifest.parse_folder(choice.path.rstrip("/"))
         if named is None:
             raise errors.CheckpointError(f"{choice.path!r} is no checkpoint's folder")
         return store.folder(named.step, named.generation)
 
-    def _let_go(self, request: RestoreRequest) -> None:
+    def _discard_rejected(self, request: RestoreRequest) -> None:
         """Slots with a step that the process could not take hold nothing that it ever could."""
         arena = self._slots.arena(request.local_rank)
-        refused = {one.step for one in request.refused}
+        refused = {one.step for one in request.rejected}
         for seal in arena.sealed():
             if seal.step in refused:
                 arena.discard(seal)
-        for one in request.refused[-1:]:  # those before were told when it refused them
+        for one in request.rejected[-1:]:  # those before were told when it refused them
             told = f"step {one.step} cannot be restored, trying an older one: {one.reason}"
-            self._story.record(names.EVENT_CHECKPOINT_WARNING, told, warning=True)
+            self._events.record(names.EVENT_CHECKPOINT_WARNING, told, warning=True)
 
-    def _leave_course(self, local_rank: int, chosen: Seal) -> None:
+    def _drop_other_history(self, local_rank: int, chosen: Seal) -> None:
         arena = self._slots.arena(local_rank)
         for seal in arena.sealed():
             # What this was made of stays, and another rank's of the same state: who is that rank
@@ -318,7 +329,7 @@ class Restorer:
                 arena.discard(seal)
 
 
-def _plain(choice: ResolveReply, head: Snapshot) -> RestoreReply:
+def _plain_reply(choice: RestoreStepReply, head: Snapshot) -> RestoreReply:
     if STATE_KEY not in head.metadata:
-        raise errors.TornSnapshot(f"step {choice.step} has no state in it")
-    return RestoreReply(choice.step, choice.source, plain=head.metadata[STATE_KEY])
+        raise errors.CorruptSnapshot(f"step {choice.step} has no state in it")
+    return RestoreReply(choice.step, choice.source, plain_data=head.metadata[STATE_KEY])

@@ -14,21 +14,21 @@ import time
 from collections.abc import Iterator
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import ResolveReply, RestoreReply, RestoreRequest
+from rover_kf.api.checkpoints import RestoreReply, RestoreRequest, RestoreStepReply
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.resharding import step_selection
 from rover_kf.sidecar.http.long_poll import LongPoll
-from rover_kf.sidecar.slots.rank_assignments import Assignment
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.rank_assignments import RankAssignment
+from rover_kf.sidecar.slots.slots import PodSlots
 
-_SECONDS = 900.0
+_TIMEOUT_SECONDS = 900.0
 """For the first rank's slot to be filled; less than a training process has with its sidecar."""
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 """How often a rank looks without being told: whether its round is over, or a slot was left."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lead:
+class SharedSlot:
     """What the pod's first rank goes on from in a round."""
 
     round: int
@@ -37,24 +37,24 @@ class Lead:
     """As in RestoreReply."""
 
 
-class Leads:
+class SharedSlots:
     """One a sidecar.
 
     Args:
         slots: this pod's.
     """
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: PodSlots) -> None:
         self._slots = slots
-        self._asking = 0
-        self._known: Lead | None = None
+        self._restoring = 0
+        self._published: SharedSlot | None = None
         self._refused: tuple[int, str] | None = None
         self._poll = LongPoll()
 
     @contextlib.contextmanager
-    def asked(self, request: RestoreRequest) -> Iterator[None]:
+    def restoring(self, request: RestoreRequest) -> Iterator[None]:
         """The first rank's restore is under way; a refusal is one for the others, too."""
-        self._asking += 1
+        self._restoring += 1
         try:
             yield
         except errors.RoverError as error:
@@ -62,14 +62,14 @@ class Leads:
             self._poll.notify()
             raise
         finally:
-            self._asking -= 1
+            self._restoring -= 1
 
-    def tell(self, request: RestoreRequest, reply: RestoreReply, seal: Seal) -> None:
+    def publish(self, request: RestoreRequest, reply: RestoreReply, seal: Seal) -> None:
         """The first rank has its slot, verified."""
-        self._known, self._refused = Lead(request.round, seal, reply.source), None
+        self._published, self._refused = SharedSlot(request.round, seal, reply.source), None
         self._poll.notify()
 
-    async def find(self, request: RestoreRequest, choice: ResolveReply) -> Lead:
+    async def find(self, request: RestoreRequest, choice: RestoreStepReply) -> SharedSlot:
         """Wait for the first rank's slot.
 
         Args:
@@ -79,11 +79,11 @@ class Leads:
         Raises:
             CheckpointError: the first rank got none, or the round is over.
         """
-        deadline = time.monotonic() + _SECONDS
-        mine = Assignment(request.rank, request.world_size, request.round)
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        mine = RankAssignment(request.rank, request.world_size, request.round)
         while True:
             changed = self._poll.next_change
-            found = await self._found(request, choice)
+            found = await self._find_available(request, choice)
             if found is not None:
                 return found
             if self._refused is not None and self._refused[0] == request.round:
@@ -94,26 +94,29 @@ class Leads:
                 raise errors.CheckpointError(f"round {request.round} is over")
             if time.monotonic() > deadline:
                 raise errors.CheckpointError(
-                    f"the pod's first rank has not restored step {choice.step} for {_SECONDS:g} s, "
+                    f"the pod's first rank has not restored step {choice.step} for "
+                    f"{_TIMEOUT_SECONDS:g} s, "
                     "and this one starts from its slot; call restore on every rank"
                 )
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(changed.wait(), _LOOK_SECONDS)
+                await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
 
-    async def _found(self, request: RestoreRequest, choice: ResolveReply) -> Lead | None:
-        known = self._known
+    async def _find_available(
+        self, request: RestoreRequest, choice: RestoreStepReply
+    ) -> SharedSlot | None:
+        known = self._published
         if known is not None and (known.round, known.seal.step) == (request.round, choice.step):
             return known
         first = self._slots.assignments.get(0)
-        if self._asking or first is None or first.round != request.round:
+        if self._restoring or first is None or first.round != request.round:
             return None
-        return await asyncio.to_thread(self._left, request, choice)
+        return await asyncio.to_thread(self._find_earlier, request, choice)
 
-    def _left(self, request: RestoreRequest, choice: ResolveReply) -> Lead | None:
+    def _find_earlier(self, request: RestoreRequest, choice: RestoreStepReply) -> SharedSlot | None:
         """What a sidecar before this one gave the first rank in this round."""
-        for seal in self._slots.arena(0).of_state(*step_selection.state_of(choice)):
+        for seal in self._slots.arena(0).find_seals(*step_selection.state_of(choice)):
             if seal.ranks > 1:
-                with contextlib.suppress(errors.TornSnapshot):
+                with contextlib.suppress(errors.CorruptSnapshot):
                     self._slots.verify(0, seal)
-                    return Lead(request.round, seal, "memory")
+                    return SharedSlot(request.round, seal, "memory")
         return None

@@ -10,20 +10,24 @@ import mmap
 from collections.abc import Sequence
 
 from rover_kf.api.checkpoints import ArenaRequest, RestoreRequest
-from rover_kf.checkpoint.arena.arena import Filling
+from rover_kf.checkpoint.arena.arena import SlotWrite
 from rover_kf.checkpoint.arena.slot_record import Seal
-from rover_kf.checkpoint.format.tensor_layout import kinds_of
+from rover_kf.checkpoint.format.tensor_layout import read_tensor_layout
 from rover_kf.checkpoint.resharding.assembly import Assembler, Assembly
-from rover_kf.checkpoint.resharding.requested_boxes import Wishes, lies_as_wished, wishes_of
-from rover_kf.sidecar.restore.header_cache import Heads
+from rover_kf.checkpoint.resharding.requested_boxes import (
+    RequestedBoxIndex,
+    index_requested,
+    matches_request,
+)
+from rover_kf.sidecar.restore.header_cache import HeaderCache
 from rover_kf.sidecar.slots.server import SlotServer
-from rover_kf.sidecar.slots.slots import Slots
-from rover_kf.sidecar.slots.sources import Source, copy_into, move
-from rover_kf.sidecar.tasks import handed
+from rover_kf.sidecar.slots.slots import PodSlots
+from rover_kf.sidecar.slots.sources import SnapshotSource, copy_into, copy_verified
+from rover_kf.sidecar.tasks import acquire_in_thread
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class SourceState:
     """Which state a slot is filled with."""
 
     step: int
@@ -35,7 +39,7 @@ class State:
     """Of a pod that start from the one source, if there is but one."""
 
 
-class SlotFiller:
+class SlotAssembler:
     """One a sidecar.
 
     Args:
@@ -43,15 +47,15 @@ class SlotFiller:
         server: of this pod's slots to others.
     """
 
-    def __init__(self, slots: Slots, server: SlotServer) -> None:
-        self._slots, self._server, self._heads = slots, server, Heads()
-        self._turn = asyncio.Lock()
+    def __init__(self, slots: PodSlots, server: SlotServer) -> None:
+        self._slots, self._server, self._headers = slots, server, HeaderCache()
+        self._lock = asyncio.Lock()
 
     async def fill(
         self,
         request: RestoreRequest,
-        sources: Sequence[Source],
-        state: State,
+        sources: Sequence[SnapshotSource],
+        state: SourceState,
         *,
         rebuilding: bool = False,
         same_world: bool = False,
@@ -66,21 +70,21 @@ class SlotFiller:
             same_world: whether the first source is of this rank in a world of this size.
 
         Raises:
-            TornSnapshot: the bytes that came are not those promised.
+            CorruptSnapshot: the bytes that came are not those promised.
             CheckpointError: the sources do not hold all of it, or it does not fit.
-            StorageFailed: the storage cannot be read.
+            StorageError: the storage cannot be read.
             ClusterUnavailable: a peer cannot be reached.
         """
-        made = await self._made(sources, request, state, same_world=same_world)
+        made = await self._plan(sources, request, state, same_world=same_world)
         length = made.length if made else sources[0].length
-        cut = made is not None and made.in_pieces
+        cut = made is not None and made.is_sharded
         light = not request.ranks
         in_pieces = (state.pieces or cut) and not light
         wanted = ArenaRequest(request.local_rank, length)
         await asyncio.to_thread(self._slots.allocate, wanted, rebuilding=rebuilding)
         arena = self._slots.arena(request.local_rank)
-        self._server.end_others(request.local_rank, state.step, state.round)
-        with await handed(arena.fill, Filling.close) as filling:
+        self._server.end_other_reads(request.local_rank, state.step, state.round)
+        with await acquire_in_thread(arena.fill, SlotWrite.close) as filling:
             if made is None:
                 await copy_into(sources[0], filling.descriptor)
             else:
@@ -96,43 +100,43 @@ class SlotFiller:
                 ranks=1 if cut else request.ranks,
             )
         if made is None:
-            arena.control.write_checksum(seal, sources[0].checksum)
+            arena.record.write_checksum(seal, sources[0].checksum)
         return seal
 
-    async def _made(
+    async def _plan(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[SnapshotSource],
         request: RestoreRequest,
-        state: State,
+        state: SourceState,
         *,
         same_world: bool,
     ) -> Assembly | None:
         """How the snapshot is put together; None: the first source is taken as it is."""
-        wishes, alike = wishes_of(request.wanted), request.ranks == state.ranks
-        if alike and len(sources) == 1 and not request.wanted:
+        wishes, alike = index_requested(request.requested), request.ranks == state.ranks
+        if alike and len(sources) == 1 and not request.requested:
             return None
         own = alike and same_world and state.pieces  # else others write a part of what it needs
-        if own and await self._is_all(sources[0], wishes):
+        if own and await self._is_sufficient(sources[0], wishes):
             return None
         same_place = same_world and len(sources) == 1
-        assembler = Assembler(wishes, ranks=request.ranks, same_place=same_place)
-        with self._heads.reading():
-            async for index, head in self._heads.of_all(sources):
-                await asyncio.to_thread(assembler.add, index, head.snapshot, head.kinds)
-        async with self._turn:  # a plan takes as much again while it is made
-            return await asyncio.to_thread(assembler.made, len(sources))
+        assembler = Assembler(wishes, ranks=request.ranks, same_rank=same_place)
+        with self._headers.session():
+            async for index, head in self._headers.read_all(sources):
+                await asyncio.to_thread(assembler.add, index, head.snapshot, head.layout)
+        async with self._lock:  # a plan takes as much again while it is made
+            return await asyncio.to_thread(assembler.build, len(sources))
 
-    async def _is_all(self, source: Source, wishes: Wishes) -> bool:
+    async def _is_sufficient(self, source: SnapshotSource, requested: RequestedBoxIndex) -> bool:
         """Whether a rank needs no more than its own; looked at for one at a time, for the room."""
-        async with self._turn:
+        async with self._lock:
             head = await source.head()
-            kinds = await asyncio.to_thread(kinds_of, head)
-            return await asyncio.to_thread(lies_as_wished, head, kinds, wishes)
+            kinds = await asyncio.to_thread(read_tensor_layout, head)
+            return await asyncio.to_thread(matches_request, head, kinds, requested)
 
 
-async def _assemble(made: Assembly, sources: Sequence[Source], descriptor: int) -> None:
-    with mmap.mmap(descriptor, made.length) as mapping, memoryview(mapping) as target:
-        target[: len(made.header)] = made.header
-        for source, copies in zip(sources, made.copies, strict=True):
+async def _assemble(plan: Assembly, sources: Sequence[SnapshotSource], descriptor: int) -> None:
+    with mmap.mmap(descriptor, plan.length) as mapping, memoryview(mapping) as target:
+        target[: len(plan.header)] = plan.header
+        for source, copies in zip(sources, plan.copies, strict=True):
             if copies:
-                await move(source, copies, target)
+                await copy_verified(source, copies, target)

@@ -20,7 +20,7 @@ _FILE_BYTES = 512
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Assignment:
+class RankAssignment:
     """What a local rank is in the running round."""
 
     rank: int
@@ -28,7 +28,7 @@ class Assignment:
     round: int
 
 
-class Assignments:
+class RankAssignments:
     """Of all local ranks.
 
     Args:
@@ -37,26 +37,28 @@ class Assignments:
 
     def __init__(self, root: pathlib.Path) -> None:
         self._root = root
-        self._known: dict[int, Assignment] = {}
+        self._cached: dict[int, RankAssignment] = {}
 
-    def set(self, local_rank: int, assignment: Assignment) -> None:
+    def set(self, local_rank: int, assignment: RankAssignment) -> None:
         """Remember what the local rank is from now on; in its folder as soon as there is one."""
         path = self._path(local_rank)
         if self.get(local_rank) == assignment and path.exists():
             return
-        self._known[local_rank] = assignment
+        self._cached[local_rank] = assignment
         if path.parent.is_dir():
             _write(path, codec.dumps(assignment))
 
-    def get(self, local_rank: int) -> Assignment | None:
+    def get(self, local_rank: int) -> RankAssignment | None:
         """What the local rank is; None if no training process ever said so."""
-        if local_rank in self._known:
-            return self._known[local_rank]
+        if local_rank in self._cached:
+            return self._cached[local_rank]
         try:
-            found = codec.loads(Assignment, shared_volume.read(self._path(local_rank), _FILE_BYTES))
-        except (OSError, errors.MessageError):
+            found = codec.loads(
+                RankAssignment, shared_volume.read(self._path(local_rank), _FILE_BYTES)
+            )
+        except (OSError, errors.ProtocolError):
             return None
-        self._known[local_rank] = found
+        self._cached[local_rank] = found
         return found
 
     def _path(self, local_rank: int) -> pathlib.Path:

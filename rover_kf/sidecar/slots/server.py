@@ -26,9 +26,9 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.checkpoint.arena.arena import Pin
 from rover_kf.checkpoint.arena.slot_record import Seal
-from rover_kf.sidecar.slots.slots import Slots
-from rover_kf.sidecar.slots.sources import head_of
-from rover_kf.sidecar.tasks import handed
+from rover_kf.sidecar.slots.slots import PodSlots
+from rover_kf.sidecar.slots.sources import read_header_bytes
+from rover_kf.sidecar.tasks import acquire_in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -49,20 +49,20 @@ class SlotServer:
             one that has not read the end so long after it was sent; the slot is free then.
     """
 
-    def __init__(self, slots: Slots, *, reader_seconds: float = _READER_SECONDS) -> None:
+    def __init__(self, slots: PodSlots, *, reader_seconds: float = _READER_SECONDS) -> None:
         self._slots, self._reader_seconds = slots, reader_seconds
         self._readers: dict[asyncio.Transport, tuple[str, Seal]] = {}
 
-    def end_others(self, local_rank: int, step: int, made_in: int) -> None:
+    def end_other_reads(self, local_rank: int, step: int, origin_round: int) -> None:
         """End the reading of a rank's slots with any other state: a restore wants the place.
 
         Args:
             local_rank: whose.
             step: of the state that may be read.
-            made_in: round in which that came to be.
+            origin_round: round in which that came to be.
         """
         for transport, (place, seal) in self._readers.items():
-            if place == str(local_rank) and (seal.step, seal.round) != (step, made_in):
+            if place == str(local_rank) and (seal.step, seal.round) != (step, origin_round):
                 with contextlib.suppress(OSError):  # it is gone already
                     transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
@@ -81,7 +81,7 @@ class SlotServer:
             headers = {names.CHECKSUM_HEADER: str(found)}
             length = pin.seal.length
             if "part" in request.match_info:
-                head = await asyncio.to_thread(head_of, pin.descriptor, length)
+                head = await asyncio.to_thread(read_header_bytes, pin.descriptor, length)
                 return web.Response(body=head, headers=headers)
             span = _span(request, length)
             if span is None:
@@ -106,19 +106,19 @@ class SlotServer:
             if transport is None:
                 raise ConnectionResetError("closed before the answer")
             self._readers[transport] = request.match_info["place"], pin.seal
-            _give_up_after(self._reader_seconds, transport)
+            _set_send_timeout(self._reader_seconds, transport)
             if transport.get_extra_info("sslcontext") is None:
-                await _pass_on(pin, span, transport)
+                await _send_file(pin, span, transport)
             else:
-                await _encrypt(pin, span, response)
-            await self._read_out(transport)
+                await _send_encrypted(pin, span, response)
+            await self._wait_drained(transport)
         except OSError as gone:
             _log.info("%s took less than step %d: %s", request.remote, pin.seal.step, gone)
         finally:
             if transport is not None:
                 self._readers.pop(transport, None)
 
-    async def _read_out(self, transport: asyncio.Transport) -> None:
+    async def _wait_drained(self, transport: asyncio.Transport) -> None:
         """Until the reader has closed the connection, or for as long as it has time for that."""
         until = time.monotonic() + self._reader_seconds
         while True:
@@ -130,25 +130,28 @@ class SlotServer:
         place, step = request.match_info["place"], int(request.match_info["step"])
         checksum = request.query.get("checksum")
         pin = functools.partial(self._pin, place, step, checksum)
-        return await handed(pin, lambda pinned: pinned[0].close())
+        return await acquire_in_thread(pin, lambda pinned: pinned[0].close())
 
-    def _pin(self, place: str, step: int, checksum: str | None) -> tuple[Pin, int]:
+    def _pin(self, arena_name: str, step: int, checksum: str | None) -> tuple[Pin, int]:
         """A slot that holds the step, and its checksum: the one that is asked for, if any is."""
-        arena, why = self._slots.arena(place), f"step {step} is not in the slots of {place}"
+        arena, why = (
+            self._slots.arena(arena_name),
+            f"step {step} is not in the slots of {arena_name}",
+        )
         for seal in arena.sealed():
             if seal.step != step:
                 continue
             try:
-                found = self._slots.checksum(place, seal)
+                found = self._slots.checksum(arena_name, seal)
                 if checksum in (None, str(found)):
                     return arena.pin(seal), found
                 why = f"step {step} has CRC-32C {found}, not {checksum}"
-            except errors.TornSnapshot as torn:
+            except errors.CorruptSnapshot as torn:
                 why = str(torn)
         raise web.HTTPNotFound(text=why)
 
 
-async def _pass_on(pin: Pin, span: range, transport: asyncio.Transport) -> None:
+async def _send_file(pin: Pin, span: range, transport: asyncio.Transport) -> None:
     """Send a part of a slot past the process."""
     loop = asyncio.get_running_loop()
     with io.FileIO(pin.descriptor, closefd=False) as file:
@@ -159,7 +162,7 @@ async def _pass_on(pin: Pin, span: range, transport: asyncio.Transport) -> None:
             await loop.sendfile(transport, file, begin, size)
 
 
-async def _encrypt(pin: Pin, span: range, response: web.StreamResponse) -> None:
+async def _send_encrypted(pin: Pin, span: range, response: web.StreamResponse) -> None:
     """Send a part of a slot through TLS.
 
     The library's own way reads 16 KiB at a time, each in another thread.
@@ -179,7 +182,7 @@ def _span(request: web.Request, length: int) -> range | None:
     return span if span or asked.start is None else None
 
 
-def _give_up_after(seconds: float, transport: asyncio.Transport) -> None:
+def _set_send_timeout(seconds: float, transport: asyncio.Transport) -> None:
     """Of a peer whose node is lost there is never a word: the kernel shall end the connection."""
     connection = transport.get_extra_info("socket")
     milliseconds = int(seconds * 1000)

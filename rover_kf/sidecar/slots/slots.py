@@ -15,20 +15,20 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, Holding
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, SlotInfo
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import checksum
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots.rank_assignments import Assignments
+from rover_kf.sidecar.slots.rank_assignments import RankAssignments
 from rover_kf.system import cpu_quota
 
 _DIGITS = 9
 """Of a local rank or a rank, at most."""
 
 
-class Slots:
+class PodSlots:
     """The arenas of all local ranks.
 
     Args:
@@ -37,10 +37,10 @@ class Slots:
 
     def __init__(self, settings: SidecarSettings) -> None:
         self._settings = settings
-        self._root = settings.home / names.ARENA_DIR
-        self.assignments = Assignments(self._root)
+        self._root = settings.volume_path / names.ARENA_DIR
+        self.assignments = RankAssignments(self._root)
         """Which rank each local rank is."""
-        self._beside = threading.Lock()
+        self._peer_slots_lock = threading.Lock()
         """Of what is kept of other pods: its room is not taken again while it is given up."""
 
     def allocate(self, request: ArenaRequest, *, rebuilding: bool = False) -> ArenaReply:
@@ -60,15 +60,15 @@ class Slots:
         place, size = request.local_rank, request.slot_bytes
         most = self._settings.arena_bytes
         try:
-            arena = arena_allocation.allocate(self._root, place, size, most_bytes=most)
+            arena = arena_allocation.allocate(self._root, place, size, max_bytes=most)
         except errors.ArenaTooSmall:
             gone = frozenset(self.replicas())
             if not gone or (rebuilding and self._settings.checkpoint_path is None):
                 raise  # nobody could go on without them
-            if not arena_allocation.fits(self._root, place, size, most_bytes=most, without=gone):
+            if not arena_allocation.fits(self._root, place, size, max_bytes=most, without=gone):
                 raise  # they would be given up in vain
-            with self._beside:
-                self.forget_replicas(frozenset())
+            with self._peer_slots_lock:
+                self.release_replicas(frozenset())
                 if rebuilding:
                     # The next round takes what is on storage.
                     raise errors.CheckpointError(
@@ -77,7 +77,7 @@ class Slots:
                         "attempt does without. Set the annotation "
                         f"{names.PREFIX}checkpoint.arena higher to go on from memory"
                     ) from None
-                arena = arena_allocation.allocate(self._root, place, size, most_bytes=most)
+                arena = arena_allocation.allocate(self._root, place, size, max_bytes=most)
         return ArenaReply(str(arena.directory), arena.slot_bytes())
 
     def allocate_replica(self, rank: int, slot_bytes: int) -> Arena:
@@ -88,16 +88,16 @@ class Slots:
         """
         place = f"{names.REPLICA_PLACE}{rank}"
         most = self._settings.arena_bytes
-        with self._beside:
+        with self._peer_slots_lock:
             return arena_allocation.allocate(
-                self._root, place, slot_bytes, most_bytes=most, slots=(0,)
+                self._root, place, slot_bytes, max_bytes=most, slots=(0,)
             )
 
-    def forget_replicas(self, kept: AbstractSet[int]) -> None:
+    def release_replicas(self, retained: AbstractSet[int]) -> None:
         """Give back the memory of all replicas but those of these ranks."""
         for place in self.replicas():
-            if int(place.removeprefix(names.REPLICA_PLACE)) not in kept:
-                self._remove(place)
+            if int(place.removeprefix(names.REPLICA_PLACE)) not in retained:
+                self._delete(place)
 
     def replicas(self) -> tuple[str, ...]:
         """Places of the replicas in this pod."""
@@ -105,59 +105,61 @@ class Slots:
         found = (path.parent.name for path in self._root.glob(f"{prefix}*/control"))
         return tuple(sorted(name for name in found if _is_number(name.removeprefix(prefix))))
 
-    def _remove(self, place: str) -> None:
+    def _delete(self, arena_name: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # another thread gives it back as well
-            for path in (self._root / place).iterdir():
+            for path in (self._root / arena_name).iterdir():
                 path.unlink(missing_ok=True)
-            (self._root / place).rmdir()
+            (self._root / arena_name).rmdir()
 
-    def arena(self, place: int | str) -> Arena:
+    def arena(self, arena_name: int | str) -> Arena:
         """The slots of a local rank, or of a replica, made or not."""
-        return Arena(self._root / str(place))
+        return Arena(self._root / str(arena_name))
 
     def local_ranks(self) -> tuple[int, ...]:
         """Those that have slots."""
         found = (path.parent.name for path in self._root.glob("*/control"))
         return tuple(sorted(int(name) for name in found if _is_number(name)))
 
-    def checksum(self, place: int | str, seal: Seal) -> int:
+    def checksum(self, arena_name: int | str, seal: Seal) -> int:
         """CRC-32C of a sealed slot, computed once a seal.
 
         Raises:
-            TornSnapshot: the slot no longer holds it.
+            CorruptSnapshot: the slot no longer holds it.
         """
-        arena = self.arena(place)
-        known = arena.control.read_checksum(seal)
+        arena = self.arena(arena_name)
+        known = arena.record.read_checksum(seal)
         if known is not None:
             return known
         with arena.pin(seal) as pin:
-            found = checksum.of_slot(pin.descriptor, seal.length)
-            arena.control.write_checksum(seal, found)
+            found = checksum.compute_crc(pin.descriptor, seal.length)
+            arena.record.write_checksum(seal, found)
         return found
 
-    def verify(self, place: int | str, seal: Seal) -> int:
+    def verify(self, arena_name: int | str, seal: Seal) -> int:
         """Compute a sealed slot's checksum anew and compare.
 
         Raises:
-            TornSnapshot: it differs from what was computed after the seal.
+            CorruptSnapshot: it differs from what was computed after the seal.
         """
-        arena = self.arena(place)
+        arena = self.arena(arena_name)
         with arena.pin(seal) as pin:
             # While a restore is waited for nobody trains.
-            found = checksum.of_slot(pin.descriptor, seal.length, cpu_quota.share(1))
-            known = arena.control.read_checksum(seal)
+            found = checksum.compute_crc(
+                pin.descriptor, seal.length, cpu_quota.threads_per_process(1)
+            )
+            known = arena.record.read_checksum(seal)
             if known is None:
-                arena.control.write_checksum(seal, found)
+                arena.record.write_checksum(seal, found)
             elif known != found:
-                raise errors.TornSnapshot(
+                raise errors.CorruptSnapshot(
                     f"step {seal.step} in {arena.slot_path(seal.slot)} has CRC-32C {found:08x}; "
                     f"{known:08x} was computed after the seal"
                 )
         return found
 
     def holdings(
-        self, place: int | str, verified: Seal | None = None
-    ) -> tuple[tuple[Holding, ...], tuple[str, ...]]:
+        self, arena_name: int | str, verified: Seal | None = None
+    ) -> tuple[tuple[SlotInfo, ...], tuple[str, ...]]:
         """What a rank's or a replica's slots hold, and what was wrong with the others.
 
         The newest that is whole is verified; a damaged slot is cleared: it must be offered to
@@ -165,29 +167,31 @@ class Slots:
         by whoever reads it.
 
         Args:
-            place: of the slots.
+            arena_name: of the slots.
             verified: a seal that need not be verified again.
         """
-        arena = self.arena(place)
-        found: list[Holding] = []
+        arena = self.arena(arena_name)
+        found: list[SlotInfo] = []
         wrong: list[str] = []
         with contextlib.suppress(FileNotFoundError):  # another thread gives a replica back
             for seal in arena.sealed():
                 try:
                     known = found or seal == verified
-                    value = self.checksum(place, seal) if known else self.verify(place, seal)
-                    found.append(self._holding(place, seal, value))
-                except errors.TornSnapshot as damage:  # noqa: PERF203 - two slots
+                    value = (
+                        self.checksum(arena_name, seal) if known else self.verify(arena_name, seal)
+                    )
+                    found.append(self._holding(arena_name, seal, value))
+                except errors.CorruptSnapshot as damage:  # noqa: PERF203 - two slots
                     wrong.append(str(damage))
                     arena.discard(seal)
         return tuple(found), tuple(wrong)
 
-    def _holding(self, place: int | str, seal: Seal, found: int) -> Holding:
-        replica = str(place).startswith(names.REPLICA_PLACE)
-        return Holding(
+    def _holding(self, arena_name: int | str, seal: Seal, crc: int) -> SlotInfo:
+        replica = str(arena_name).startswith(names.REPLICA_PLACE)
+        return SlotInfo(
             pod=self._settings.pod,
             address=self._settings.endpoint,
-            local_rank=0 if replica else int(place),
+            local_rank=0 if replica else int(arena_name),
             replica=replica,
             node=self._settings.node,
             rank=seal.rank,
@@ -197,8 +201,8 @@ class Slots:
             pieces=seal.pieces,
             ranks=seal.ranks,
             snapshot_bytes=seal.length,
-            checksum=found,
-            round=seal.round,
+            checksum=crc,
+            origin_round=seal.round,
         )
 
 

@@ -18,15 +18,15 @@ from typing import Protocol
 from rover_kf import errors
 from rover_kf.checkpoint.arena.arena import Pin
 from rover_kf.checkpoint.format import checksum, chunks, snapshot
-from rover_kf.checkpoint.format.manifest import Folder, RankFile
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, RankFile
 from rover_kf.checkpoint.format.snapshot import Snapshot
-from rover_kf.checkpoint.resharding.copy_runs import Copy, scatter
+from rover_kf.checkpoint.resharding.copy_runs import CopyRun, scatter
 from rover_kf.checkpoint.storage import verification
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
-from rover_kf.sidecar.tasks import to_the_end
+from rover_kf.sidecar.tasks import run_shielded
 
 
-class Source(Protocol):
+class SnapshotSource(Protocol):
     """One whole snapshot."""
 
     @property
@@ -41,9 +41,9 @@ class Source(Protocol):
         """What it says it holds.
 
         Raises:
-            TornSnapshot: it cannot be read.
+            CorruptSnapshot: it cannot be read.
             ClusterUnavailable: the peer cannot be reached.
-            StorageFailed: the storage cannot be read.
+            StorageError: the storage cannot be read.
         """
 
     def blocks(self) -> AsyncGenerator[memoryview, None]:
@@ -64,11 +64,11 @@ class SlotSource:
 
     async def head(self) -> Snapshot:
         """See Source."""
-        return await to_the_end(functools.partial(read_head, self.pin.descriptor, self.length))
+        return await run_shielded(functools.partial(read_header, self.pin.descriptor, self.length))
 
     async def blocks(self) -> AsyncGenerator[memoryview, None]:
         """See Source."""
-        async for block in _in_thread(chunks.read(self.pin.descriptor, 0, self.length)):
+        async for block in _iterate_in_thread(chunks.read(self.pin.descriptor, 0, self.length)):
             yield block
 
 
@@ -77,7 +77,7 @@ class FileSource:
     """A rank's file on storage."""
 
     storage: StoredCheckpoints
-    folder: Folder
+    folder: CheckpointFolder
     file: RankFile
 
     @property
@@ -92,79 +92,83 @@ class FileSource:
 
     async def head(self) -> Snapshot:
         """See Source."""
-        return await asyncio.to_thread(verification.head, self.storage, self.folder, self.file)
+        return await asyncio.to_thread(
+            verification.read_header, self.storage, self.folder, self.file
+        )
 
     async def blocks(self) -> AsyncGenerator[memoryview, None]:
         """See Source."""
         read = self.storage.read_range(self.folder, self.file, 0, self.length)
-        async for block in _in_thread(read):
+        async for block in _iterate_in_thread(read):
             yield block
 
 
-def read_head(descriptor: int, file_bytes: int) -> Snapshot:
+def read_header(descriptor: int, file_bytes: int) -> Snapshot:
     """The header of a snapshot in an open file.
 
     Raises:
-        TornSnapshot: it is none.
+        CorruptSnapshot: it is none.
     """
-    return snapshot.read(head_of(descriptor, file_bytes), file_bytes)
+    return snapshot.read(read_header_bytes(descriptor, file_bytes), file_bytes)
 
 
-def head_of(descriptor: int, file_bytes: int) -> bytes:
+def read_header_bytes(descriptor: int, file_bytes: int) -> bytes:
     """The header's bytes, its length's own eight included.
 
     Raises:
-        TornSnapshot: there is none.
+        CorruptSnapshot: there is none.
     """
-    first = chunks.joined(chunks.read(descriptor, 0, snapshot.LENGTH_BYTES))
-    size = snapshot.head_bytes(first, file_bytes)
-    return chunks.joined(chunks.read(descriptor, 0, size))
+    first = chunks.join(chunks.read(descriptor, 0, snapshot.LENGTH_BYTES))
+    size = snapshot.header_size(first, file_bytes)
+    return chunks.join(chunks.read(descriptor, 0, size))
 
 
-async def verified(source: Source) -> AsyncGenerator[memoryview, None]:
+async def read_verified(source: SnapshotSource) -> AsyncGenerator[memoryview, None]:
     """All blocks of a source, and then the certainty that they are what was promised.
 
     Raises:
-        TornSnapshot: they are not.
+        CorruptSnapshot: they are not.
     """
     offset, found = 0, 0
     async with contextlib.aclosing(source.blocks()) as blocks:
         async for block in blocks:
             if offset + len(block) > source.length:
-                raise errors.TornSnapshot(f"{source} has more than {source.length} bytes")
+                raise errors.CorruptSnapshot(f"{source} has more than {source.length} bytes")
             found = await asyncio.to_thread(checksum.extend, found, block)
             offset += len(block)
             yield block
     if (offset, found) != (source.length, source.checksum):
-        raise errors.TornSnapshot(
+        raise errors.CorruptSnapshot(
             f"{offset} bytes with CRC-32C {found:08x} came from {source}; {source.length} with "
             f"{source.checksum:08x} were promised"
         )
 
 
-async def move(source: Source, copies: Sequence[Copy], target: memoryview) -> None:
+async def copy_verified(
+    source: SnapshotSource, copies: Sequence[CopyRun], target: memoryview
+) -> None:
     """Copy parts of a source, all of which is read and verified.
 
     Raises:
-        TornSnapshot: it is not what was promised; the target is then worth nothing.
+        CorruptSnapshot: it is not what was promised; the target is then worth nothing.
     """
     at = 0
-    async with contextlib.aclosing(verified(source)) as blocks:
+    async with contextlib.aclosing(read_verified(source)) as blocks:
         async for block in blocks:
             await asyncio.to_thread(scatter, block, at, copies, target)
             at += len(block)
 
 
-async def copy_into(source: Source, descriptor: int) -> None:
+async def copy_into(source: SnapshotSource, descriptor: int) -> None:
     """Copy a whole source to the begin of an open file that is large enough.
 
     Raises:
-        TornSnapshot: it is not what was promised.
+        CorruptSnapshot: it is not what was promised.
     """
     with mmap.mmap(descriptor, source.length) as mapping, memoryview(mapping) as target:
-        await move(source, (Copy.whole(source.length),), target)
+        await copy_verified(source, (CopyRun.whole(source.length),), target)
 
 
-async def _in_thread(blocks: Iterator[memoryview]) -> AsyncGenerator[memoryview, None]:
+async def _iterate_in_thread(blocks: Iterator[memoryview]) -> AsyncGenerator[memoryview, None]:
     while (block := await asyncio.to_thread(next, blocks, None)) is not None:
         yield block

@@ -13,65 +13,65 @@ import logging
 
 from rover_kf import errors
 from rover_kf.checkpoint.arena.slot_record import Seal
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.slots import PodSlots
 
 _log = logging.getLogger(__name__)
 
-_Place = int | str
+_ArenaName = int | str
 
 
-class Examination:
+class SlotVerifier:
     """One a sidecar.
 
     Args:
         slots: this pod's.
     """
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: PodSlots) -> None:
         self.slots = slots
-        self._found: dict[_Place, Seal] = {}
+        self._seals: dict[_ArenaName, Seal] = {}
         self._running: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """The pod's training processes have ended; returns at once."""
-        self._running = asyncio.create_task(self._after(self._running))
+        self._running = asyncio.create_task(self._run_after(self._running))
 
-    async def take(self, place: _Place) -> Seal | None:
+    async def pop_verified(self, arena_name: _ArenaName) -> Seal | None:
         """The newest seal of a place if nobody could write to it since it was verified.
 
         Whoever takes it may write from now on: the next one gets None.
         """
         if self._running is not None:
             await asyncio.shield(self._running)
-        return self._found.pop(place, None)
+        return self._seals.pop(arena_name, None)
 
-    def keep(self, place: _Place, seal: Seal) -> None:
+    def record(self, arena_name: _ArenaName, seal: Seal) -> None:
         """It was verified for who only looks, and nobody has written to it."""
-        self._found[place] = seal
+        self._seals[arena_name] = seal
 
     async def stop(self) -> None:
         """Wait for what is under way."""
         if self._running is not None:
             await self._running
 
-    async def _after(self, before: asyncio.Task[None] | None) -> None:
+    async def _run_after(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before
-        self._found.clear()
+        self._seals.clear()
         try:
-            self._found = await asyncio.to_thread(self._verified)
+            self._seals = await asyncio.to_thread(self._verify_newest)
         except OSError as error:
             _log.warning("slots are verified only when they are asked for: %s", error)
 
-    def _verified(self) -> dict[_Place, Seal]:
-        found: dict[_Place, Seal] = {}
-        places: list[_Place] = [*self.slots.local_ranks(), *self.slots.replicas()]
+    def _verify_newest(self) -> dict[_ArenaName, Seal]:
+        found: dict[_ArenaName, Seal] = {}
+        places: list[_ArenaName] = [*self.slots.local_ranks(), *self.slots.replicas()]
         for place in places:
             for seal in self.slots.arena(place).sealed()[:1]:
                 try:
                     self.slots.verify(place, seal)
                     found[place] = seal
-                except errors.TornSnapshot as damage:  # noqa: PERF203 - a few
+                except errors.CorruptSnapshot as damage:  # noqa: PERF203 - a few
                     # The restore verifies it itself, and tells.
                     _log.info("%s", damage)
         return found

@@ -26,8 +26,8 @@ _FILES = (
     names.TLS_AUTHORITIES,
     names.TLS_MORE_AUTHORITIES,
 )
-_ONE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_LIFE = "notBefore", "notAfter"
+_PEM_BLOCK = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_VALIDITY = "notBefore", "notAfter"
 _FLIGHTS = 3
 """Each end's turns in a handshake of TLS 1.3, and one to spare."""
 
@@ -41,24 +41,24 @@ class Certificate:
     key: bytes = dataclasses.field(repr=False)
     authorities: tuple[str, ...] = dataclasses.field(repr=False)
     """PEM of each."""
-    begins: float
+    not_before: float
     """Unix seconds."""
-    ends: float
+    not_after: float
 
-    def ends_soon(self, now: float) -> bool:
+    def expires_soon(self, now: float) -> bool:
         """Whether little is left of its life; cert-manager renews when a third is left."""
-        return self.ends - now < (self.ends - self.begins) / 10
+        return self.not_after - now < (self.not_after - self.not_before) / 10
 
-    def serving(self) -> ssl.SSLContext:
+    def server_context(self) -> ssl.SSLContext:
         """For who answers."""
-        return _serving(self.chain, self.key)
+        return _make_server_context(self.chain, self.key)
 
 
-def of(found: Mapping[str, bytes], folder: pathlib.PurePath, namespace: str) -> Certificate:
+def load(contents: Mapping[str, bytes], folder: pathlib.PurePath, namespace: str) -> Certificate:
     """What is in those files.
 
     Args:
-        found: by files().
+        contents: by files().
         folder: where, for errors.
         namespace: whose sidecars use it.
 
@@ -66,7 +66,7 @@ def of(found: Mapping[str, bytes], folder: pathlib.PurePath, namespace: str) -> 
         InputError: a part is missing, or another pod would not take it.
     """
     for name in (names.TLS_CERTIFICATE, names.TLS_KEY):
-        if not found.get(name):
+        if not contents.get(name):
             raise errors.InputError(
                 f"no {name} in {folder}: the Secret of {names.PREFIX}tls.secret has to be of type "
                 "kubernetes.io/tls"
@@ -74,17 +74,17 @@ def of(found: Mapping[str, bytes], folder: pathlib.PurePath, namespace: str) -> 
     authorities = [
         part
         for name in (names.TLS_AUTHORITIES, names.TLS_MORE_AUTHORITIES)
-        for part in _ONE.findall(found.get(name, b"").decode(errors="replace"))
+        for part in _PEM_BLOCK.findall(contents.get(name, b"").decode(errors="replace"))
     ]
     if not authorities:
         raise errors.InputError(
             f"no certificate of an authority in {folder}: the Secret of {names.PREFIX}tls.secret "
             f"needs {names.TLS_AUTHORITIES}, or {names.PREFIX}tls.authorities a ConfigMap with it"
         )
-    chain, key = found[names.TLS_CERTIFICATE], found[names.TLS_KEY]
+    chain, key = contents[names.TLS_CERTIFICATE], contents[names.TLS_KEY]
     authorities = list(dict.fromkeys(authorities))
     try:
-        life = _met(chain, key, "\n".join(authorities), namespace)
+        life = _verify_by_handshake(chain, key, "\n".join(authorities), namespace)
     except errors.InputError as refused:
         raise errors.InputError(
             f"other pods would refuse {folder / names.TLS_CERTIFICATE}: {refused}; it has to name "
@@ -94,7 +94,7 @@ def of(found: Mapping[str, bytes], folder: pathlib.PurePath, namespace: str) -> 
     return Certificate(chain, key, tuple(authorities), *life)
 
 
-def files(folder: pathlib.Path) -> dict[str, bytes]:
+def read_files(folder: pathlib.Path) -> dict[str, bytes]:
     """What is mounted now.
 
     Raises:
@@ -106,7 +106,7 @@ def files(folder: pathlib.Path) -> dict[str, bytes]:
         raise errors.InputError(f"{folder} cannot be read: {cause}") from cause
 
 
-def refusal(certificate: Certificate, authorities: str, namespace: str) -> str:
+def validation_error(certificate: Certificate, authorities: str, namespace: str) -> str:
     """Why who trusts those authorities would not take it; empty if they would.
 
     Args:
@@ -115,34 +115,38 @@ def refusal(certificate: Certificate, authorities: str, namespace: str) -> str:
         namespace: of the sidecar.
     """
     try:
-        _met(certificate.chain, certificate.key, authorities, namespace)
+        _verify_by_handshake(certificate.chain, certificate.key, authorities, namespace)
     except errors.InputError as refused:
         return str(refused)
     return ""
 
 
-def _met(chain: bytes, key: bytes, authorities: str, namespace: str) -> tuple[float, float]:
+def _verify_by_handshake(
+    chain: bytes, key: bytes, authorities: str, namespace: str
+) -> tuple[float, float]:
     """Begin and end of a certificate that was shown to who trusts those authorities.
 
     Raises:
         InputError: it was not taken; says why.
     """
     try:
-        server = _serving(chain, key)
+        server = _make_server_context(chain, key)
     except (ssl.SSLError, ValueError) as cause:
         message = f"{names.TLS_CERTIFICATE} and {names.TLS_KEY} are no pair ({cause})"
         raise errors.InputError(message) from cause
     try:
-        shown = _shake_hands(tls.verifying(authorities), server, tls.server_name(namespace))
+        shown = _try_handshake(
+            tls.verifying_context(authorities), server, tls.server_name(namespace)
+        )
     except ssl.SSLCertVerificationError as cause:
         raise errors.InputError(cause.verify_message) from cause
     except ssl.SSLError as cause:
         raise errors.InputError(f"TLS cannot use it ({cause})") from cause
-    begins, ends = (ssl.cert_time_to_seconds(str(shown[name])) for name in _LIFE)
+    begins, ends = (ssl.cert_time_to_seconds(str(shown[name])) for name in _VALIDITY)
     return begins, ends
 
 
-def _serving(chain: bytes, key: bytes) -> ssl.SSLContext:
+def _make_server_context(chain: bytes, key: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # who comes again is verified again
@@ -158,7 +162,9 @@ def _serving(chain: bytes, key: bytes) -> ssl.SSLContext:
     return context
 
 
-def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> Mapping[str, object]:
+def _try_handshake(
+    client: ssl.SSLContext, server: ssl.SSLContext, name: str
+) -> Mapping[str, object]:
     """What the client is shown."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     asking = client.wrap_bio(back, there, server_hostname=name)

@@ -19,24 +19,24 @@ import aiohttp
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.tasks import lasting
+from rover_kf.sidecar.tasks import run_forever
 from rover_kf.sidecar.tls import certificate, rotation
 from rover_kf.sidecar.tls.certificate import Certificate
 from rover_kf.sidecar.tls.rotation import Rotation
 from rover_kf.system import tls
-from rover_kf.system.steady_clock import SteadyClock
+from rover_kf.system.steady_clock import MonotonicWallClock
 
 _log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
+RELOAD_SECONDS = 2.0
 """Between two looks at the files."""
-AGAIN_SECONDS = 600.0
+REPEAT_SECONDS = 600.0
 """Between two times that the same is told."""
 
-Teller = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-class Secured:
+class ReloadingTls:
     """One a sidecar.
 
     Args:
@@ -45,29 +45,29 @@ class Secured:
         tell: what is told of a certificate that does not fit, or ends.
     """
 
-    def __init__(self, folder: pathlib.Path, namespace: str, tell: Teller) -> None:
-        self._folder, self._namespace, self._tell = folder, namespace, tell
-        self._clock = SteadyClock()
+    def __init__(self, folder: pathlib.Path, namespace: str, notify: Notify) -> None:
+        self._folder, self._namespace, self._notify = folder, namespace, notify
+        self._clock = MonotonicWallClock()
         self._files: dict[str, bytes] = {}
-        self._found: Certificate | None = None
+        self._certificate: Certificate | None = None
         self._rotation: Rotation | None = None
-        self._shown: ssl.SSLContext | None = None
+        self._current_context: ssl.SSLContext | None = None
         self._task: asyncio.Task[None] | None = None
-        self._told: dict[str, float] = {}
+        self._notified_at: dict[str, float] = {}
         self.name = tls.server_name(namespace)
         """That other pods' certificates have to have."""
-        self.asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         """For requests to other pods; takes no certificate at all before there is an authority."""
-        self.listening = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         """For the listener: each connection gets the certificate of its moment."""
-        self.listening.minimum_version = ssl.TLSVersion.TLSv1_3
-        self.listening.num_tickets = 0
-        self.listening.sni_callback = self._chosen
+        self.server_context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.server_context.num_tickets = 0
+        self.server_context.sni_callback = self._select_context
 
     @property
-    def ends(self) -> float:
+    def not_after(self) -> float:
         """When the certificate that is shown ends, Unix seconds; 0: there is none."""
-        return self._rotation.shown.ends if self._rotation else 0.0
+        return self._rotation.shown.not_after if self._rotation else 0.0
 
     async def start(self, stopped: asyncio.Event) -> bool:
         """Wait for a certificate that fits: without one nothing is answered and nothing is asked.
@@ -78,11 +78,11 @@ class Secured:
         Returns:
             Whether there is one.
         """
-        while not self.look():
+        while not self.reload():
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stopped.wait(), LOOK_SECONDS)
+                await asyncio.wait_for(stopped.wait(), RELOAD_SECONDS)
                 return False
-        self._task = lasting(self._follow)
+        self._task = run_forever(self._follow)
         return True
 
     async def stop(self) -> None:
@@ -92,57 +92,59 @@ class Secured:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    def look(self) -> bool:
+    def reload(self) -> bool:
         """Take what is mounted now, if it fits; returns whether there is a certificate to show."""
         now = self._clock.now()
         try:
-            files = certificate.files(self._folder)
+            files = certificate.read_files(self._folder)
             if files != self._files:
-                self._found = certificate.of(files, self._folder, self._namespace)
+                self._certificate = certificate.load(files, self._folder, self._namespace)
                 self._files = files
         except errors.InputError as error:
-            self._say("unfit", str(error), now)
-        if self._found is None:
+            self._notify_once("unfit", str(error), now)
+        if self._certificate is None:
             return False
-        before, found = self._rotation, self._found
-        after = rotation.advance(before, found, now) if before else rotation.begin(found)
+        before, found = self._rotation, self._certificate
+        after = rotation.advance(before, found, now) if before else rotation.start(found)
         self._rotation = after
-        self._use(before, after)
-        if after.shown.ends_soon(now):
-            left = max(0.0, (after.shown.ends - now) / 3600)
-            self._say("end", f"the certificate in use ends in {left:.1f} hours", now)
+        self._apply(before, after)
+        if after.shown.expires_soon(now):
+            left = max(0.0, (after.shown.not_after - now) / 3600)
+            self._notify_once("end", f"the certificate in use ends in {left:.1f} hours", now)
         return True
 
-    def _use(self, before: Rotation | None, after: Rotation) -> None:
+    def _apply(self, before: Rotation | None, after: Rotation) -> None:
         if before is None or before.shown != after.shown:
-            self._shown = after.shown.serving()
-            _log.info("shows the certificate that ends at %d", after.shown.ends)
+            self._current_context = after.shown.server_context()
+            _log.info("shows the certificate that ends at %d", after.shown.not_after)
         if before is None or before.authorities != after.authorities:
-            self.asking = tls.verifying(after.authorities)
+            self.client_context = tls.verifying_context(after.authorities)
             _log.info("takes certificates of %d authorities", len(after.trusted))
 
     async def _follow(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self.look()
+            await asyncio.sleep(RELOAD_SECONDS)
+            self.reload()
 
-    def _chosen(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
-        if self._shown is not None:
-            connection.context = self._shown
+    def _select_context(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        if self._current_context is not None:
+            connection.context = self._current_context
 
-    def _say(self, what: str, message: str, now: float) -> None:
-        if now < self._told.get(what, -AGAIN_SECONDS) + AGAIN_SECONDS:
+    def _notify_once(self, what: str, message: str, now: float) -> None:
+        if now < self._notified_at.get(what, -REPEAT_SECONDS) + REPEAT_SECONDS:
             return
-        self._told[what] = now
-        self._tell(message)
+        self._notified_at[what] = now
+        self._notify(message)
 
 
-def secured(settings: SidecarSettings, tell: Teller) -> Secured | None:
+def create_tls(settings: SidecarSettings, notify: Notify) -> ReloadingTls | None:
     """As the settings ask for it; None: plain HTTP."""
-    return Secured(settings.tls_home, settings.namespace, tell) if settings.tls_home else None
+    return (
+        ReloadingTls(settings.tls_home, settings.namespace, notify) if settings.tls_home else None
+    )
 
 
-def why(cause: Exception) -> str:
+def explain_request_error(cause: Exception) -> str:
     """What kept a request from another sidecar, with what to do where TLS did."""
     if isinstance(cause, aiohttp.ClientConnectorCertificateError):
         refused = cause.certificate_error

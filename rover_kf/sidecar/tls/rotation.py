@@ -49,30 +49,36 @@ class Rotation:
         return "\n".join(one.authority for one in self.trusted)
 
 
-def begin(found: Certificate) -> Rotation:
+def start(certificate: Certificate) -> Rotation:
     """What a sidecar that starts has: nothing was shown by it before."""
-    return Rotation(found, tuple(Trusted(one, -math.inf) for one in found.authorities))
+    return Rotation(certificate, tuple(Trusted(one, -math.inf) for one in certificate.authorities))
 
 
-def advance(rotation: Rotation, found: Certificate, now: float) -> Rotation:
+def advance(rotation: Rotation, certificate: Certificate, now: float) -> Rotation:
     """What follows from the newest good certificate.
 
     Args:
         rotation: so far.
-        found: as it is mounted; the same one again is no news.
+        certificate: as it is mounted; the same one again is no news.
         now: Unix seconds.
     """
-    mounted = set(found.authorities)
+    mounted = set(certificate.authorities)
     known = {one.authority for one in rotation.trusted}
-    trusted = [_later(one, now, mounted=one.authority in mounted) for one in rotation.trusted]
-    trusted += [Trusted(one, now) for one in found.authorities if one not in known]
+    trusted = [
+        _update_expiry(one, now, mounted=one.authority in mounted) for one in rotation.trusted
+    ]
+    trusted += [Trusted(one, now) for one in certificate.authorities if one not in known]
     kept = tuple(one for one in trusted if one.until > now)
     newest = max(one.since for one in kept if one.authority in mounted)
-    ready = now >= newest + SPREAD_SECONDS or rotation.shown.ends <= now
-    return Rotation(found if ready else rotation.shown, kept)
+    ready = now >= newest + SPREAD_SECONDS or rotation.shown.not_after <= now
+    return Rotation(certificate if ready else rotation.shown, kept)
 
 
-def _later(one: Trusted, now: float, *, mounted: bool) -> Trusted:
+def _update_expiry(trusted: Trusted, now: float, *, mounted: bool) -> Trusted:
     if mounted:
-        return dataclasses.replace(one, until=math.inf)
-    return one if one.until < math.inf else dataclasses.replace(one, until=now + KEPT_SECONDS)
+        return dataclasses.replace(trusted, until=math.inf)
+    return (
+        trusted
+        if trusted.until < math.inf
+        else dataclasses.replace(trusted, until=now + KEPT_SECONDS)
+    )

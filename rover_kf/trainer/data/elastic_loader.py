@@ -16,12 +16,12 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 
 from rover_kf import errors
-from rover_kf.api.samples import DataPlace
-from rover_kf.data_sharding.batches import Part
-from rover_kf.trainer.data.epoch_plan import Cut, route
-from rover_kf.trainer.data.rank_batches import Drawn, drawn
+from rover_kf.api.samples import DataPosition
+from rover_kf.data_sharding.batches import BatchPart
+from rover_kf.trainer.data.epoch_plan import BatchSpec, plan_epochs
+from rover_kf.trainer.data.rank_batches import RankBatch, rank_batches
 from rover_kf.trainer.data.worker_seeds import WorkerSeeds
-from rover_kf.trainer.timers import Waited
+from rover_kf.trainer.timers import DataWaitTimer
 
 
 class ElasticDataLoader(DataLoader[Any]):
@@ -77,14 +77,14 @@ class ElasticDataLoader(DataLoader[Any]):
     ) -> None:
         if options.get("in_order") is False:
             raise errors.InputError("in_order=False: batches must come in order to be counted")
-        cut = Cut(
+        cut = BatchSpec(
             batch_size,
             micro_batch_size,
             drop_last=drop_last,
             lanes=lanes,
             workers=options.get("num_workers", 0),
         )
-        self._route = route(
+        self._plan = plan_epochs(
             dataset,
             cut,
             seed=seed,
@@ -93,15 +93,15 @@ class ElasticDataLoader(DataLoader[Any]):
             rank=rank,
             world_size=world_size,
         )
-        self._course, self._whole = self._route.course, self._route.whole
-        self._part: Part | None = None
-        self._ahead: collections.deque[Drawn] = collections.deque()
+        self._position, self._epoch_batches = self._plan.position, self._plan.batches
+        self._part: BatchPart | None = None
+        self._ahead: collections.deque[RankBatch] = collections.deque()
         """Parts that were asked for and have not come yet."""
         self._taken = self._fetched = 0
         """Samples of the epoch that the loop was given here, and that were asked for."""
-        self._iteration, self._cuts = object(), _Cuts(self)
-        self._waited, self._seeds = Waited(), WorkerSeeds(options)
-        super().__init__(dataset, batch_sampler=self._cuts, **options)
+        self._iteration, self._rank_batch_sampler = object(), _RankBatchSampler(self)
+        self._wait_timer, self._seeds = DataWaitTimer(), WorkerSeeds(options)
+        super().__init__(dataset, batch_sampler=self._rank_batch_sampler, **options)
 
     @property
     def weight(self) -> float:
@@ -116,23 +116,24 @@ class ElasticDataLoader(DataLoader[Any]):
     @property
     def epoch(self) -> int:
         """Number of the epoch that the next iteration goes on with."""
-        return self._course.epoch
+        return self._position.epoch
 
     @property
     def done(self) -> int:
         """Samples of the epoch that steps have used, over all ranks."""
-        return self._course.done
+        return self._position.done
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # DataLoader's has a narrower type
         """The rest of the epoch, then the next one is the next; this rank's part of it."""
         self._iteration = mine = object()
-        self._turn_at_end()  # who has all of an epoch, and not its end, has begun the next one
+        # who has all of an epoch, and not its end, has begun the next one
+        self._next_epoch_at_end()
         self._ahead.clear()
         self._fetched = self._taken
-        course, ahead = self._course, self._ahead
+        course, ahead = self._position, self._ahead
         self._seeds.begin(self, course.epoch, course.done)
         try:
-            for batch in self._waited.within(self._batches()):
+            for batch in self._wait_timer.measure(self._batches()):
                 self._part, done, indices = ahead.popleft()
                 if self._part.last:
                     # Before the loop's body runs: a checkpoint at its end has this step.
@@ -141,30 +142,30 @@ class ElasticDataLoader(DataLoader[Any]):
                 yield batch
         finally:  # also where the loop takes as many as there are and never asks for the end
             if self._iteration is mine:
-                self._turn_at_end()
+                self._next_epoch_at_end()
 
     def _batches(self) -> Iterator[Any]:
-        self._cuts.asked = True
+        self._rank_batch_sampler.is_called_by_loader = True
         try:
             return super().__iter__()
         finally:
-            self._cuts.asked = False
+            self._rank_batch_sampler.is_called_by_loader = False
 
-    def _turn_at_end(self) -> None:
-        if not self._route.rest().steps:
-            self._course.turn()
+    def _next_epoch_at_end(self) -> None:
+        if not self._plan.remaining().steps:
+            self._position.next_epoch()
             self._taken = self._fetched = 0
 
     def __len__(self) -> int:
         """Batches that this rank has in a whole epoch."""
-        whole = self._whole
+        whole = self._epoch_batches
         full, rest = whole.full, whole.steps - whole.full
         found = full * len(whole.parts_of(whole.batch))
         return found + len(whole.parts_of(whole.samples % whole.batch)) if rest else found
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last whole step; the same on all ranks."""
-        return self._course.state_dict()
+        return self._position.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a place; the next iteration begins there.
@@ -173,37 +174,37 @@ class ElasticDataLoader(DataLoader[Any]):
             CheckpointError: it is a place in another data set, or of a newer version.
         """
         # Earlier versions kept "costs" of each rank, too, on which no step's samples depend.
-        self._course.load_state_dict(state)
+        self._position.load_state_dict(state)
         self._part, self._taken, self._fetched = None, 0, 0
-        self._turn_at_end()
+        self._next_epoch_at_end()
 
-    def data_place(self, name: str) -> DataPlace:
+    def data_place(self, name: str) -> DataPosition:
         """How far this rank is, for the coordinator's status; from any thread."""
-        course, ahead = self._course, max(self._fetched - self._taken, 0)
-        return DataPlace(name, course.epoch, course.samples, course.done, self._taken, ahead)
+        course, ahead = self._position, max(self._fetched - self._taken, 0)
+        return DataPosition(name, course.epoch, course.samples, course.done, self._taken, ahead)
 
     def take_waited(self) -> float:
         """Seconds that the loop has waited for batches since it was asked last."""
-        return self._waited.take()
+        return self._wait_timer.pop_seconds()
 
     def ordered(self) -> Iterator[list[int]]:
         """Indices into the data set, a part after the other, from the place on."""
-        for found in drawn(self._route.rest(), self._course.order()):
+        for found in rank_batches(self._plan.remaining(), self._position.order()):
             self._ahead.append(found)
             self._fetched += len(found.indices)
             yield found.indices
 
 
-class _Cuts:
+class _RankBatchSampler:
     """The loader's batches, as DataLoader asks for them."""
 
     def __init__(self, loader: ElasticDataLoader) -> None:
         self._loader = loader
-        self.asked = False
+        self.is_called_by_loader = False
         """Whether it is that loader that asks, which counts what it gives."""
 
     def __iter__(self) -> Iterator[list[int]]:
-        if not self.asked:
+        if not self.is_called_by_loader:
             raise errors.InputError(
                 "another DataLoader was made of an ElasticDataLoader (accelerate's prepare does "
                 "so), and what it gives is in no checkpoint; iterate the ElasticDataLoader itself, "

@@ -14,9 +14,9 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from rover_kf import errors
-from rover_kf.api.samples import DataPlace
-from rover_kf.trainer.data.epoch_plan import Cut, Route, route
-from rover_kf.trainer.data.rank_batches import Drawn, drawn
+from rover_kf.api.samples import DataPosition
+from rover_kf.trainer.data.epoch_plan import BatchSpec, EpochPlan, plan_epochs
+from rover_kf.trainer.data.rank_batches import RankBatch, rank_batches
 
 
 class ElasticSampler(Sampler[int]):
@@ -65,70 +65,71 @@ class ElasticSampler(Sampler[int]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self._route = route(
+        self._plan = plan_epochs(
             dataset,
-            Cut(batch_size, drop_last=drop_last, lanes=lanes),
+            BatchSpec(batch_size, drop_last=drop_last, lanes=lanes),
             seed=seed,
             shuffle=shuffle,
             fingerprint=fingerprint,
             rank=rank,
             world_size=world_size,
         )
-        self._course, self._whole = self._route.course, self._route.whole
-        if batch_size % self._whole.world_size:
+        self._position, self._epoch_batches = self._plan.position, self._plan.batches
+        if batch_size % self._epoch_batches.world_size:
             raise errors.InputError(
-                f"a batch of {batch_size} samples for {self._whole.world_size} processes has no "
+                f"a batch of {batch_size} samples for {self._epoch_batches.world_size} "
+                "processes has no "
                 "equal parts, which a DataLoader with a sampler needs; choose one that every "
                 "number of processes divides, or use ElasticDataLoader, which weighs unequal parts"
             )
-        self.own = batch_size // self._whole.world_size
+        self.rank_batch_size = batch_size // self._epoch_batches.world_size
         """Samples of a step that this rank takes: the DataLoader's batch_size."""
 
     @property
     def epoch(self) -> int:
         """Number of the epoch that the next iteration goes on with."""
-        return self._course.epoch
+        return self._position.epoch
 
     @property
     def done(self) -> int:
         """Samples of the epoch that are trained on, over all ranks, as ``advance`` tells."""
-        return self._course.done
+        return self._position.done
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; nothing, if it is the one that goes on."""
-        if epoch != self._course.epoch:
-            self._course.epoch, self._course.done = epoch, 0
+        if epoch != self._position.epoch:
+            self._position.epoch, self._position.done = epoch, 0
 
     def advance(self, steps: int = 1) -> None:
         """Steps were trained on; after the last of an epoch the next one is the next."""
-        rest = self._route.rest()
+        rest = self._plan.remaining()
         if steps >= rest.steps:
-            self._course.turn()
+            self._position.next_epoch()
         else:
-            self._course.done = rest.end_of(steps - 1)
+            self._position.done = rest.end_of(steps - 1)
 
     def __iter__(self) -> Iterator[int]:
         """This rank's samples of the rest of the epoch."""
-        return _Indices(Route(copy.copy(self._course), self._whole))
+        return _Indices(EpochPlan(copy.copy(self._position), self._epoch_batches))
 
     def __len__(self) -> int:
         """Samples of this rank in the rest of the epoch."""
-        rest = self._route.rest()
-        found = rest.full * self.own
+        rest = self._plan.remaining()
+        found = rest.full * self.rank_batch_size
         if rest.steps > rest.full:
-            last = self._course.samples - rest.begin_of(rest.full)
+            last = self._position.samples - rest.begin_of(rest.full)
             found += sum(part.samples for part in rest.parts_of(last))
         return found
 
-    def data_place(self, name: str) -> DataPlace:
+    def data_place(self, name: str) -> DataPosition:
         """How far this rank is, for the coordinator's status; from any thread."""
-        course = self._course
-        taken = course.done // self._whole.world_size
-        return DataPlace(name, course.epoch, course.samples, course.done, taken)
+        course = self._position
+        taken = course.done // self._epoch_batches.world_size
+        return DataPosition(name, course.epoch, course.samples, course.done, taken)
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last step that ``advance`` told of; the same on all ranks."""
-        return self._course.state_dict()
+        return self._position.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a place.
@@ -136,36 +137,36 @@ class ElasticSampler(Sampler[int]):
         Raises:
             CheckpointError: it is a place in another data set, or of a newer version.
         """
-        self._course.load_state_dict(state)
+        self._position.load_state_dict(state)
 
 
 class _Indices(Iterator[int]):
     """One after the other; its state is what was drawn, which StatefulDataLoader asks for."""
 
-    def __init__(self, own: Route) -> None:
-        self._route, self._course = own, own.course
+    def __init__(self, plan: EpochPlan) -> None:
+        self._plan, self._position = plan, plan.position
         self._begin()
 
     def _begin(self) -> None:
-        rest = self._route.rest()
-        self._parts = drawn(rest, self._course.order())
-        self._now = Drawn(rest.parts_of(rest.batch)[0], self._course.done, [])
-        self._at = 0
+        rest = self._plan.remaining()
+        self._parts = rank_batches(rest, self._position.order())
+        self._current = RankBatch(rest.parts_of(rest.batch)[0], self._position.done, [])
+        self._index = 0
 
     def __next__(self) -> int:
-        if self._at == len(self._now.indices):
-            self._now, self._at = next(self._parts), 0
-        found = self._now.indices[self._at]
-        self._at += 1
-        if self._at == len(self._now.indices):
-            self._course.done = self._now.done
+        if self._index == len(self._current.indices):
+            self._current, self._index = next(self._parts), 0
+        found = self._current.indices[self._index]
+        self._index += 1
+        if self._index == len(self._current.indices):
+            self._position.done = self._current.done
         return found
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last whole part."""
-        return self._course.state_dict()
+        return self._position.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after what was drawn."""
-        self._course.load_state_dict(state)
+        self._position.load_state_dict(state)
         self._begin()

@@ -8,17 +8,17 @@ import dataclasses
 
 from rover_kf.data_sharding.batches import Batches
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.data.epoch_position import Course
-from rover_kf.trainer.data.shuffle import Lanes
+from rover_kf.trainer.data.epoch_position import EpochPosition
+from rover_kf.trainer.data.shuffle import BlockInterleave
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cut:
+class BatchSpec:
     """How a script wants epochs to be cut."""
 
     batch: int
     """Samples a step, over all ranks."""
-    most: int = 0
+    micro_batch_size: int = 0
     """Samples that a rank computes at once; 0: its whole part of the step."""
     drop_last: bool = False
     lanes: int = 0
@@ -26,7 +26,7 @@ class Cut:
     workers: int = 1
     """Batches go to them in turn: each then reads lanes of its own."""
 
-    def over(self) -> Lanes | None:
+    def interleave(self) -> BlockInterleave | None:
         """How an epoch goes over blocks.
 
         Raises:
@@ -34,37 +34,37 @@ class Cut:
         """
         if not self.lanes:
             return None
-        return Lanes(self.lanes * max(self.workers, 1), max(self.batch // self.lanes, 1))
+        return BlockInterleave(self.lanes * max(self.workers, 1), max(self.batch // self.lanes, 1))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Route:
+class EpochPlan:
     """Of one rank."""
 
-    course: Course
-    whole: Batches
+    position: EpochPosition
+    batches: Batches
     """Of an epoch."""
 
-    def rest(self) -> Batches:
+    def remaining(self) -> Batches:
         """What the epoch has left."""
-        return self.whole.rest(self.course.done)
+        return self.batches.starting_at(self.position.done)
 
 
-def route(
+def plan_epochs(
     dataset: object,
-    cut: Cut,
+    spec: BatchSpec,
     *,
     seed: int,
     shuffle: bool,
     fingerprint: str,
     rank: int | None,
     world_size: int | None,
-) -> Route:
+) -> EpochPlan:
     """Lay it.
 
     Args:
         dataset: map-style.
-        cut: what steps are.
+        spec: what steps are.
         seed: as Course's, and ...
         shuffle: as Course's, and ...
         fingerprint: as Course's.
@@ -75,14 +75,16 @@ def route(
         InputError: the data set has no length, or the numbers make no batches.
     """
     given = trainer_settings.read()
-    course = Course(dataset, seed=seed, shuffle=shuffle, fingerprint=fingerprint, lanes=cut.over())
+    course = EpochPosition(
+        dataset, seed=seed, shuffle=shuffle, fingerprint=fingerprint, interleave=spec.interleave()
+    )
     whole = Batches(
         samples=course.samples,
         done=0,
-        batch=cut.batch,
+        batch=spec.batch,
         rank=given.rank if rank is None else rank,
         world_size=given.world_size if world_size is None else world_size,
-        most=cut.most or cut.batch,
-        drop_last=cut.drop_last,
+        max_samples=spec.micro_batch_size or spec.batch,
+        drop_last=spec.drop_last,
     )
-    return Route(course, whole)
+    return EpochPlan(course, whole)

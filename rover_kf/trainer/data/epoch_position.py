@@ -14,13 +14,20 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.trainer.data.shuffle import InBlocks, Lanes, Order, Shuffled, Unshuffled, digest
+from rover_kf.trainer.data.shuffle import (
+    BlockInterleave,
+    BlockShuffled,
+    SampleOrder,
+    Shuffled,
+    Unshuffled,
+    digest,
+)
 
 _log = logging.getLogger("rover_kf")
 _VERSION = 1
 
 
-class Course:
+class EpochPosition:
     """Of one job through one data set.
 
     Args:
@@ -36,7 +43,13 @@ class Course:
     """
 
     def __init__(
-        self, dataset: object, *, seed: int, shuffle: bool, fingerprint: str, lanes: Lanes | None
+        self,
+        dataset: object,
+        *,
+        seed: int,
+        shuffle: bool,
+        fingerprint: str,
+        interleave: BlockInterleave | None,
     ) -> None:
         if not isinstance(dataset, Sized):
             raise errors.InputError(
@@ -46,8 +59,8 @@ class Course:
         self._seed, self._shuffle = seed, shuffle
         self._fingerprint = fingerprint or str(getattr(dataset, "fingerprint", ""))
         found: Sequence[int] = getattr(dataset, "blocks", ())
-        self._blocks = found if shuffle and lanes is not None else ()
-        self._lanes = lanes if len(self._blocks) else None
+        self._blocks = found if shuffle and interleave is not None else ()
+        self._interleave = interleave if len(self._blocks) else None
         if len(found) and sum(found) != self.samples:
             raise errors.InputError(
                 f"{type(dataset).__name__} has {self.samples} samples and blocks of {sum(found)}; "
@@ -57,28 +70,28 @@ class Course:
         self.done = 0
         """Samples of the epoch that steps have used, over all ranks."""
 
-    def order(self) -> Order:
+    def order(self) -> SampleOrder:
         """Of the epoch."""
         if not self._shuffle:
             return Unshuffled()
-        if self._lanes is None:
+        if self._interleave is None:
             return Shuffled(self.samples, self._seed, self.epoch)
-        return InBlocks(self._blocks, self._lanes, self._seed, self.epoch)
+        return BlockShuffled(self._blocks, self._interleave, self._seed, self.epoch)
 
-    def turn(self) -> None:
+    def next_epoch(self) -> None:
         """The next epoch begins."""
         self.epoch, self.done = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
         """The place, and what the order came of."""
-        lanes = self._lanes
+        lanes = self._interleave
         return {
             "version": _VERSION,
             "samples": self.samples,
             "fingerprint": self._fingerprint,
             "shuffle": self._shuffle,
             "blocks": "" if lanes is None else digest(self._blocks),
-            "lanes": [] if lanes is None else [lanes.count, lanes.turn],
+            "lanes": [] if lanes is None else [lanes.count, lanes.run_length],
             "seed": self._seed,
             "epoch": self.epoch,
             "done": self.done,
@@ -106,5 +119,5 @@ class Course:
         for name in ("seed", "lanes"):
             if state[name] != own[name]:
                 _log.warning("the order goes on with the checkpoint's %s %s", name, state[name])
-        self._lanes = Lanes(*state["lanes"]) if state["lanes"] else None
+        self._interleave = BlockInterleave(*state["lanes"]) if state["lanes"] else None
         self._seed, self.epoch, self.done = state["seed"], state["epoch"], state["done"]

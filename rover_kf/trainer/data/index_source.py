@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api.data import Partition, Span
+from rover_kf.api.data import Partition, SlotSpan
 from rover_kf.data_sharding.permutation import Permutation
 
 
@@ -46,12 +46,12 @@ class IndexSource:
         """See Source."""
         return {}
 
-    def read(self, span: Span, epoch: int) -> Iterable[Any]:
+    def read(self, span: SlotSpan, epoch: int) -> Iterable[Any]:
         """See Source."""
         places: Iterable[int] = range(span.begin, span.end)
         if self._shuffle:
             order = Permutation(len(self._dataset), self._seed, epoch)
-            places = [order.at(place) for place in places]
+            places = [order.value_at(place) for place in places]
         together = getattr(self._dataset, "__getitems__", None)
         if together is not None:
             found: Iterable[Any] = together(list(places))
@@ -87,6 +87,6 @@ class RangeSource:
         """See Source."""
         return {}
 
-    def read(self, span: Span, epoch: int) -> Iterable[Any]:  # noqa: ARG002 - the same in all
+    def read(self, span: SlotSpan, epoch: int) -> Iterable[Any]:  # noqa: ARG002 - the same in all
         """See Source."""
         return self._read(range(span.begin, span.end))

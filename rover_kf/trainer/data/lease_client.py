@@ -9,39 +9,39 @@ import time
 from typing import Protocol
 
 from rover_kf.api import names
-from rover_kf.api.data import DataPlan, Partition, Progress
+from rover_kf.api.data import DataPlan, DataProgress, Partition
 from rover_kf.api.leases import (
     LeaseReply,
     LeaseRequest,
     ProgressRequest,
     RegisterData,
-    Registered,
+    RegisterReply,
 )
-from rover_kf.data_sharding.dispatcher import Desk
-from rover_kf.data_sharding.interval_set import Ranges
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.data_sharding.dispatcher import ShardDispatcher
+from rover_kf.data_sharding.interval_set import IntervalSet
+from rover_kf.trainer.sidecar_client import SidecarClient
 
 _TIMEOUT_SECONDS = 5.0
 
 
-class Counter(Protocol):
+class LeaseClient(Protocol):
     """What answers."""
 
-    def register(self, told: RegisterData) -> Registered:
+    def register(self, registration: RegisterData) -> RegisterReply:
         """Say what this process has.
 
         Raises:
             RoverError: nobody answers, or refuses.
         """
 
-    def ask(self, request: LeaseRequest) -> LeaseReply:
+    def exchange(self, request: LeaseRequest) -> LeaseReply:
         """Tell what was used, ask for more.
 
         Raises:
             RoverError: nobody answers, or refuses.
         """
 
-    def progress(self, name: str, round_: int) -> Progress:
+    def progress(self, name: str, round_: int) -> DataProgress:
         """What a shared ledger has as done, as of now.
 
         Raises:
@@ -49,60 +49,64 @@ class Counter(Protocol):
         """
 
 
-class FarDesk:
+class RemoteLeases:
     """The coordinator's, through this pod's sidecar.
 
     Args:
         link: to the sidecar.
     """
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, sidecar: SidecarClient) -> None:
+        self._sidecar = sidecar
 
-    def register(self, told: RegisterData) -> Registered:
+    def register(self, registration: RegisterData) -> RegisterReply:
         """See Counter."""
         path = names.PATH_DATA_REGISTER
-        return self._link.ask(path, told, Registered, timeout=_TIMEOUT_SECONDS)
+        return self._sidecar.request(path, registration, RegisterReply, timeout=_TIMEOUT_SECONDS)
 
-    def ask(self, request: LeaseRequest) -> LeaseReply:
+    def exchange(self, request: LeaseRequest) -> LeaseReply:
         """See Counter."""
         path = names.PATH_DATA_LEASE
-        return self._link.ask(path, request, LeaseReply, timeout=_TIMEOUT_SECONDS)
+        return self._sidecar.request(path, request, LeaseReply, timeout=_TIMEOUT_SECONDS)
 
-    def progress(self, name: str, round_: int) -> Progress:
+    def progress(self, name: str, round_: int) -> DataProgress:
         """See Counter."""
         asked = ProgressRequest(name, round_)
-        return self._link.ask(names.PATH_DATA_PROGRESS, asked, Progress, timeout=_TIMEOUT_SECONDS)
+        return self._sidecar.request(
+            names.PATH_DATA_PROGRESS, asked, DataProgress, timeout=_TIMEOUT_SECONDS
+        )
 
 
-class OwnDesk:
+class LocalLeases:
     """Of a process outside rover-kf: it lends this rank an equal part, and asks nobody."""
 
     def __init__(self) -> None:
-        self._desk = Desk()
+        self._dispatcher = ShardDispatcher()
 
-    def register(self, told: RegisterData) -> Registered:
+    def register(self, registration: RegisterData) -> RegisterReply:
         """See Counter."""
-        plan = _part(told.plan, told.rank, told.world_size)
+        plan = _plan_for_rank(registration.plan, registration.rank, registration.world_size)
         progress = dataclasses.replace(
-            told.progress,
-            done=_inside(plan, told.progress.done),
-            poison=_inside(plan, told.progress.poison),
+            registration.progress,
+            done=_clip(plan, registration.progress.done),
+            poison=_clip(plan, registration.progress.poison),
         )
-        alone = dataclasses.replace(told, plan=plan, progress=progress, world_size=1, shared=False)
-        return self._desk.register(alone, time.monotonic())
+        alone = dataclasses.replace(
+            registration, plan=plan, progress=progress, world_size=1, shared=False
+        )
+        return self._dispatcher.register(alone, time.monotonic())
 
-    def ask(self, request: LeaseRequest) -> LeaseReply:
+    def exchange(self, request: LeaseRequest) -> LeaseReply:
         """See Counter."""
-        self._desk.tick(time.monotonic())
-        return self._desk.ask(request, time.monotonic())
+        self._dispatcher.tick(time.monotonic())
+        return self._dispatcher.handle_request(request, time.monotonic())
 
-    def progress(self, name: str, round_: int) -> Progress:
+    def progress(self, name: str, round_: int) -> DataProgress:
         """See Counter."""
-        return self._desk.progress(name, round_)
+        return self._dispatcher.progress(name, round_)
 
 
-def _part(plan: DataPlan, rank: int, world_size: int) -> DataPlan:
+def _plan_for_rank(plan: DataPlan, rank: int, world_size: int) -> DataPlan:
     """Of each bounded partition an equal part; of streams every so many-th."""
     found: list[Partition] = []
     for number, partition in enumerate(plan.partitions):
@@ -119,10 +123,10 @@ def _part(plan: DataPlan, rank: int, world_size: int) -> DataPlan:
     return dataclasses.replace(plan, partitions=tuple(found))
 
 
-def _inside(plan: DataPlan, texts: dict[str, str]) -> dict[str, str]:
+def _clip(plan: DataPlan, texts: dict[str, str]) -> dict[str, str]:
     found = {}
     for partition in plan.partitions:
-        known = Ranges.from_text(texts.get(partition.name, ""))
+        known = IntervalSet.from_text(texts.get(partition.name, ""))
         end = partition.end if partition.bounded else max((e for _, e in known), default=0)
-        found[partition.name] = Ranges(known.within(partition.begin, end)).to_text()
+        found[partition.name] = IntervalSet(known.intersect(partition.begin, end)).to_text()
     return found

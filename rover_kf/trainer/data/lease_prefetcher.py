@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from rover_kf import errors
-from rover_kf.api.data import MOST_AT_ONCE, Progress, Span
-from rover_kf.api.leases import LeaseReply, Unread
-from rover_kf.data_sharding.worker_view import Holder
-from rover_kf.trainer.data.lease_client import Counter
+from rover_kf.api.data import MAX_SPANS_PER_REQUEST, DataProgress, SlotSpan
+from rover_kf.api.leases import LeaseReply, UnreadableSpan
+from rover_kf.data_sharding.worker_view import LeaseTracker
+from rover_kf.trainer.data.lease_client import LeaseClient
 
 _log = logging.getLogger("rover_kf")
 
-_TELL_SECONDS = 0.2
+_REPORT_SECONDS = 0.2
 """Between two reports, while nothing is asked for."""
 _IDLE_SECONDS = 0.05
 """Between two questions of one to whom nothing could be lent."""
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 300.0
 """How long a loop that has nothing to read waits for a coordinator that does not answer."""
 
 
-class Leases:
+class LeasePrefetcher:
     """One a data set and process.
 
     Args:
@@ -46,26 +46,26 @@ class Leases:
 
     def __init__(
         self,
-        holder: Holder,
-        desk: Counter,
-        progress: Callable[[], Progress],
+        tracker: LeaseTracker,
+        client: LeaseClient,
+        progress: Callable[[], DataProgress],
         ends: Callable[[], Mapping[str, int]],
         ahead: int,
     ) -> None:
-        self._holder, self._desk = holder, desk
+        self._tracker, self._client = tracker, client
         self._progress, self._ends = progress, ends
         self._ahead = ahead
         self._changed = threading.Condition()
         self._error: errors.RoverError | None = None
         self._away: str = ""
-        self._asked_at = self._told_at = float("-inf")
+        self._requested_at = self._reported_at = float("-inf")
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="rover-leases", daemon=True)
         self._thread.start()
 
     # -- the loop's side --------------------------------------------------------------------------
 
-    def take(self, most: int) -> Span | None:
+    def claim(self, max_slots: int) -> SlotSpan | None:
         """The next slots; None: nothing can be lent now, or the epoch is over.
 
         Raises:
@@ -73,9 +73,9 @@ class Leases:
             SidecarUnavailable: nobody has answered for PATIENCE_SECONDS.
         """
         with self._changed:
-            self._await()
-            found = self._holder.take(most)
-            if self._holder.lacking(self._ahead):
+            self._wait_for_slots()
+            found = self._tracker.claim(max_slots)
+            if self._tracker.missing_slots(self._ahead):
                 self._changed.notify_all()
             return found
 
@@ -86,20 +86,20 @@ class Leases:
             RoverError: as for take.
         """
         with self._changed:
-            self._await()
-            return bool(self._holder.queue)
+            self._wait_for_slots()
+            return bool(self._tracker.queue)
 
-    def _await(self) -> None:
+    def _wait_for_slots(self) -> None:
         """Until there are slots, or an answer that there are none."""
         until = time.monotonic() + PATIENCE_SECONDS
-        while not (self._holder.queue or self._holder.finished):
+        while not (self._tracker.queue or self._tracker.finished):
             if self._error is not None:
                 raise self._error
-            if self._holder.idle:
+            if self._tracker.idle:
                 return
             if time.monotonic() > until:
                 raise errors.SidecarUnavailable(
-                    f"no slots of {self._holder.plan.name!r} could be leased for "
+                    f"no slots of {self._tracker.plan.name!r} could be leased for "
                     f"{PATIENCE_SECONDS:.0f} s: {self._away or 'not all ranks have registered'}"
                 )
             self._changed.wait(0.5)
@@ -108,54 +108,54 @@ class Leases:
     def finished(self) -> bool:
         """Whether the epoch is over for all."""
         with self._changed:
-            return self._holder.finished
+            return self._tracker.finished
 
     @property
     def poison(self) -> Mapping[str, str]:
         """What was set aside of the epoch."""
         with self._changed:
-            return self._holder.poison
+            return self._tracker.poison
 
-    def used(self, spans: Iterable[Span], *, but: Iterable[Span] = ()) -> None:
+    def mark_used(self, spans: Iterable[SlotSpan], *, but: Iterable[SlotSpan] = ()) -> None:
         """See Holder."""
         with self._changed:
-            self._holder.used(spans, but=but)
-            if self._holder.idle or self._holder.lacking(self._ahead):
+            self._tracker.mark_used(spans, returned=but)
+            if self._tracker.idle or self._tracker.missing_slots(self._ahead):
                 self._changed.notify_all()  # others may wait for this epoch's end
 
-    def spoilt(self, records: Iterable[Unread]) -> None:
+    def report_unusable(self, records: Iterable[UnreadableSpan]) -> None:
         """See Holder."""
         with self._changed:
-            self._holder.spoilt(records)
+            self._tracker.report_unusable(records)
 
-    def unread(self, span: Span, reason: str) -> None:
+    def report_unreadable(self, span: SlotSpan, reason: str) -> None:
         """See Holder."""
         with self._changed:
-            self._holder.unread(span, reason)
+            self._tracker.report_unreadable(span, reason)
             self._changed.notify_all()
 
-    def give_back(self, spans: Iterable[Span] | None = None) -> None:
+    def release(self, spans: Iterable[SlotSpan] | None = None) -> None:
         """See Holder."""
         with self._changed:
-            self._holder.give_back(spans)
+            self._tracker.return_spans(spans)
 
-    def turn(self) -> None:
+    def next_epoch(self) -> None:
         """The next epoch."""
         with self._changed:
-            self._holder.turn()
+            self._tracker.next_epoch()
             self._changed.notify_all()
 
-    def follow(self) -> int:
+    def follow_ledger(self) -> int:
         """Go back with a shared ledger that has gone back to a checkpoint's epoch.
 
         Returns:
             The epoch to read.
         """
         with self._changed:
-            if self._holder.ledger_epoch < self._holder.epoch:
-                self._holder.follow()
+            if self._tracker.ledger_epoch < self._tracker.epoch:
+                self._tracker.rejoin_ledger()
                 self._changed.notify_all()
-            return self._holder.epoch
+            return self._tracker.epoch
 
     def flush(self, seconds: float) -> bool:
         """Wait until all that was used is told.
@@ -164,7 +164,7 @@ class Leases:
             seconds: at most.
         """
         with self._changed:
-            return self._changed.wait_for(lambda: not self._holder.has_untold, seconds)
+            return self._changed.wait_for(lambda: not self._tracker.has_unacknowledged, seconds)
 
     def check(self) -> None:
         """Nothing, as long as the coordinator refuses nothing.
@@ -187,73 +187,73 @@ class Leases:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._ended and (rest := self._rest()) > 0:
+                while not self._ended and (rest := self._seconds_to_next_request()) > 0:
                     self._changed.wait(rest)
                 if self._ended:
                     return
             try:
                 self._exchange()
             except (errors.SidecarUnavailable, errors.ClusterUnavailable) as reason:
-                self._wait_for(reason)
+                self._back_off(reason)
             except errors.RoverError as error:
-                self._end(error)
+                self._fail(error)
                 return
             except Exception as cause:  # noqa: BLE001 - the loop must hear of it, not wait
                 mistake = errors.RoverError(f"a mistake in the lease thread: {cause!r}")
                 mistake.__cause__ = cause
-                self._end(mistake)
+                self._fail(mistake)
                 return
 
-    def _end(self, error: errors.RoverError) -> None:
+    def _fail(self, error: errors.RoverError) -> None:
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
-    def _rest(self) -> float:
+    def _seconds_to_next_request(self) -> float:
         """Seconds until the next question."""
-        holder, now = self._holder, time.monotonic()
+        holder, now = self._tracker, time.monotonic()
         if not holder.registered:
             return 0.0
         pause = _PULSE_SECONDS
-        if holder.lacking(self._ahead):
+        if holder.missing_slots(self._ahead):
             pause = _IDLE_SECONDS if holder.idle else 0.0
-        elif holder.has_news:
-            pause = _TELL_SECONDS
-        return self._asked_at + pause - now
+        elif holder.has_reports:
+            pause = _REPORT_SECONDS
+        return self._requested_at + pause - now
 
     def _exchange(self) -> None:
         ends = self._ends()
         with self._changed:
             registration = None
-            if not self._holder.registered:
-                registration = self._holder.registration(self._progress())
+            if not self._tracker.registered:
+                registration = self._tracker.registration(self._progress())
         if registration is not None:
-            told = self._desk.register(registration)
+            told = self._client.register(registration)
             with self._changed:
-                self._holder.knows(told)
-                if not self._holder.registered:
+                self._tracker.on_registered(told)
+                if not self._tracker.registered:
                     return  # again at once, with the ticket
         with self._changed:
-            request = self._holder.request(self._wanted(), ends)
-            self._asked_at = time.monotonic()
-        reply = self._desk.ask(request)
+            request = self._tracker.request(self._request_size(), ends)
+            self._requested_at = time.monotonic()
+        reply = self._client.exchange(request)
         with self._changed:
             self._absorb(reply)
 
-    def _wanted(self) -> int:
-        lacking = self._holder.lacking(self._ahead)
-        return min(-(-lacking // self._holder.plan.shard), MOST_AT_ONCE)
+    def _request_size(self) -> int:
+        lacking = self._tracker.missing_slots(self._ahead)
+        return min(-(-lacking // self._tracker.plan.shard), MAX_SPANS_PER_REQUEST)
 
     def _absorb(self, reply: LeaseReply) -> None:
-        self._holder.absorb(reply)
-        if not reply.generation and self._holder.registered:
+        self._tracker.on_reply(reply)
+        if not reply.generation and self._tracker.registered:
             self._changed.wait(_IDLE_SECONDS)  # the others have not registered yet
         if self._away:
             _log.warning("rover-kf: the coordinator answers again")
             self._away = ""
         self._changed.notify_all()
 
-    def _wait_for(self, reason: errors.RoverError) -> None:
+    def _back_off(self, reason: errors.RoverError) -> None:
         with self._changed:
             if not self._away:
                 _log.warning("rover-kf: no leases now: %s", reason)

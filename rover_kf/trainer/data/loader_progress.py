@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from rover_kf.api.samples import DataPlace
+from rover_kf.api.samples import DataPosition
 
 _MOST = 16
 
 
 @runtime_checkable
-class Placed(Protocol):
+class HasPosition(Protocol):
     """An entry of a state that knows its place in a data set."""
 
-    def data_place(self, name: str) -> DataPlace:
+    def data_place(self, name: str) -> DataPosition:
         """Where it is now; from any thread.
 
         Args:
@@ -28,35 +28,35 @@ class Placed(Protocol):
 
 
 @runtime_checkable
-class Awaited(Protocol):
+class HasWaitTime(Protocol):
     """An entry of a state that the training loop waits for."""
 
     def take_waited(self) -> float:
         """Seconds that the loop has waited for its data since it was asked last."""
 
 
-class Places:
+class LoaderProgress:
     """Of one training process."""
 
     def __init__(self) -> None:
-        self._known: tuple[tuple[str, Placed], ...] = ()
-        self._awaited: tuple[Awaited, ...] = ()
+        self._positioned: tuple[tuple[str, HasPosition], ...] = ()
+        self._waited_for: tuple[HasWaitTime, ...] = ()
 
-    def attend(self, state: Mapping[str, object]) -> None:
+    def watch_state(self, state: Mapping[str, object]) -> None:
         """Tell of the loaders of this state."""
         values = (value for value in state.values() if not isinstance(value, type))
-        self._awaited = tuple(value for value in values if isinstance(value, Awaited))
+        self._waited_for = tuple(value for value in values if isinstance(value, HasWaitTime))
         found = [
             (name, value)
             for name, value in state.items()
-            if isinstance(value, Placed) and not isinstance(value, type)
+            if isinstance(value, HasPosition) and not isinstance(value, type)
         ]
-        self._known = tuple(found[:_MOST])
+        self._positioned = tuple(found[:_MOST])
 
-    def now(self) -> tuple[DataPlace, ...]:
+    def positions(self) -> tuple[DataPosition, ...]:
         """All of them; from any thread."""
-        return tuple(value.data_place(name) for name, value in self._known)
+        return tuple(value.data_place(name) for name, value in self._positioned)
 
     def take_waited(self) -> float:
         """Seconds that the loop has waited for data since it was asked last."""
-        return sum(value.take_waited() for value in self._awaited)
+        return sum(value.take_waited() for value in self._waited_for)

@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api.data import DataPlan, Partition, Span
+from rover_kf.api.data import DataPlan, Partition, SlotSpan
 from rover_kf.data_sharding.permutation import Permutation
 
 _SHARD = 1024
@@ -26,7 +26,7 @@ class NumberedRecords:
     """None: in their own order."""
 
     @classmethod
-    def of(
+    def create(
         cls,
         samples: int,
         *,
@@ -55,13 +55,13 @@ class NumberedRecords:
         """Of an epoch, where none is cut."""
         return -(-self.plan.partitions[0].end // self.batch)
 
-    def at(self, span: Span, epoch: int) -> Any:
+    def record_numbers(self, span: SlotSpan, epoch: int) -> Any:
         """The numbers of the records that stand in these places, as an array of int64."""
         numpy: Any = importlib.import_module("numpy")
         found = numpy.arange(span.begin, span.end, dtype=numpy.int64)
         if self.seed is not None:
             order = Permutation(self.plan.partitions[0].end, self.seed, epoch)
-            found = order.once(found)
+            found = order.apply_network(found)
             while (outside := found >= order.size).any():
-                found[outside] = order.once(found[outside])
+                found[outside] = order.apply_network(found[outside])
         return found

@@ -9,23 +9,23 @@ from typing import NamedTuple
 
 import torch
 
-from rover_kf.data_sharding.batches import Batches, Part
-from rover_kf.trainer.data.shuffle import Order
+from rover_kf.data_sharding.batches import Batches, BatchPart
+from rover_kf.trainer.data.shuffle import SampleOrder
 
 AT_ONCE = 16384
 """Samples whose places are computed together."""
 
 
-class Drawn(NamedTuple):
+class RankBatch(NamedTuple):
     """A part, as it is handed out."""
 
-    part: Part
+    part: BatchPart
     done: int
     """Samples of the epoch that are used after its step, over all ranks."""
     indices: list[int]
 
 
-def drawn(batches: Batches, order: Order) -> Iterator[Drawn]:
+def rank_batches(batches: Batches, order: SampleOrder) -> Iterator[RankBatch]:
     """The rest of an epoch.
 
     Args:
@@ -41,11 +41,11 @@ def drawn(batches: Batches, order: Order) -> Iterator[Drawn]:
         end = min(step + at_once, max(batches.full, step + 1))
         begins = torch.arange(batches.begin_of(step), batches.begin_of(end), batches.batch)
         own = torch.cat([torch.arange(part.begin, part.end) for part in parts])
-        indices = order.at((begins[:, None] + own).flatten()).tolist()
+        indices = order.samples_at((begins[:, None] + own).flatten()).tolist()
         sized, at = [(part, part.samples) for part in parts], 0
         for number in range(step, end):
             done = batches.end_of(number)
             for part, samples in sized:
-                yield Drawn(part, done, indices[at : at + samples])
+                yield RankBatch(part, done, indices[at : at + samples])
                 at += samples
         step = end

@@ -25,17 +25,17 @@ import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rover_kf import errors
-from rover_kf.api.data import DataPlan, Progress
+from rover_kf.api.data import DataPlan, DataProgress
 from rover_kf.data_sharding import data_position
-from rover_kf.data_sharding.consumed_set import Union
-from rover_kf.data_sharding.ledger_source import Resumable, Source
-from rover_kf.data_sharding.worker_view import Holder, Place
+from rover_kf.data_sharding.consumed_set import ConsumedSet
+from rover_kf.data_sharding.ledger_source import LedgerSource, ResumableSource
+from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.data.index_source import IndexSource, RangeSource
-from rover_kf.trainer.data.lease_client import Counter, FarDesk, OwnDesk
-from rover_kf.trainer.data.lease_prefetcher import Leases
+from rover_kf.trainer.data.lease_client import LeaseClient, LocalLeases, RemoteLeases
+from rover_kf.trainer.data.lease_prefetcher import LeasePrefetcher
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.sidecar_client import SidecarClient
 
 if TYPE_CHECKING:
     from rover_kf.trainer.data.sharded_loader import ShardedLoader
@@ -85,13 +85,13 @@ class ShardedDataset(IterableDataset[Any]):
         self.shared = shared
         self._plan: DataPlan | None = None
         self._settings = settings or trainer_settings.read()
-        self.union = Union()
+        self.union = ConsumedSet()
         """What is used; of a shared ledger only by this process."""
         self.idle_at = float("-inf")
         """When no rank had anything to read; a steady clock's seconds."""
-        self._leases: Leases | None = None
-        self._desk: Counter | None = None
-        if not isinstance(self.source, Resumable):
+        self._leases: LeasePrefetcher | None = None
+        self._desk: LeaseClient | None = None
+        if not isinstance(self.source, ResumableSource):
             _ = self.plan  # wrong input is told at once
 
     @property
@@ -102,8 +102,8 @@ class ShardedDataset(IterableDataset[Any]):
             InputError: there is nothing to train on, or a number is out of range.
         """
         if self._plan is None:
-            if isinstance(self.source, Resumable):
-                self.union = Union(self.source.resume(self.union.progress()))
+            if isinstance(self.source, ResumableSource):
+                self.union = ConsumedSet(self.source.resume(self.union.progress()))
             plan = DataPlan(
                 self.name,
                 self.source.partitions(),
@@ -163,12 +163,12 @@ class ShardedDataset(IterableDataset[Any]):
     def state_dict(self) -> dict[str, Any]:
         """What steps have used up to now, over all ranks: compact ranges."""
         if self._leases is not None:
-            self.union.aside(self._leases.poison)
+            self.union.add_poison(self._leases.poison)
         progress = self.union.progress()
         if self.shared and self._desk is not None and self._settings.rank == 0:
             progress = self._desk.progress(self.name, self._settings.round)
-            self.union = Union.of([progress, self.union.progress()])
-        return data_position.kept(self._identity(), progress)
+            self.union = ConsumedSet.from_progress([progress, self.union.progress()])
+        return data_position.dump(self._identity(), progress)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what a checkpoint's steps have not used.
@@ -176,22 +176,22 @@ class ShardedDataset(IterableDataset[Any]):
         Raises:
             CheckpointError: it is of other data, or of a newer version.
         """
-        progress = data_position.found(self._identity(), state)
+        progress = data_position.load(self._identity(), state)
         self.close()
-        if isinstance(self.source, Resumable):
+        if isinstance(self.source, ResumableSource):
             self._plan = None
-        self.union = Union(progress)
+        self.union = ConsumedSet(progress)
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint's data must have in common with these."""
-        stream = isinstance(self.source, Resumable)
+        stream = isinstance(self.source, ResumableSource)
         partitions = () if stream else self.plan.partitions
         source = self.source
         return data_position.identity(self.name, source.fingerprint, source.order, partitions)
 
     # -- leases -----------------------------------------------------------------------------------
 
-    def leases(self, ahead: int, least: int) -> Leases:
+    def leases(self, ahead: int, least: int) -> LeasePrefetcher:
         """This process's, made when they are first asked for.
 
         Args:
@@ -210,14 +210,16 @@ class ShardedDataset(IterableDataset[Any]):
                 "process group to tell each other what they use; call init_process_group first, or "
                 "give shared=True if the model is one that all of them write to (at least once)"
             )
-        place = Place(given.round, given.rank, given.world_size, secrets.token_hex(4))
+        place = WorkerIdentity(given.round, given.rank, given.world_size, secrets.token_hex(4))
         plan = self.plan
-        holder = Holder(plan, place, epoch=self.epoch, shared=self.shared, least=least)
-        self._desk = FarDesk(Link(given.home)) if given.home else OwnDesk()
-        self._leases = Leases(holder, self._desk, self._progress, self.source.ends, ahead)
+        holder = LeaseTracker(plan, place, epoch=self.epoch, shared=self.shared, batch_slots=least)
+        self._desk = (
+            RemoteLeases(SidecarClient(given.shared_dir)) if given.shared_dir else LocalLeases()
+        )
+        self._leases = LeasePrefetcher(holder, self._desk, self._progress, self.source.ends, ahead)
         return self._leases
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> DataProgress:
         return self.union.progress()
 
     def close(self) -> None:
@@ -233,8 +235,8 @@ class ShardedDataset(IterableDataset[Any]):
 
 def _source(
     data: Any, samples: int | None, seed: int, fingerprint: str, *, shuffle: bool
-) -> Source:
-    if isinstance(data, Source):
+) -> LedgerSource:
+    if isinstance(data, LedgerSource):
         return data
     if hasattr(data, "__getitem__"):
         return IndexSource(data, seed=seed, shuffle=shuffle, fingerprint=fingerprint)

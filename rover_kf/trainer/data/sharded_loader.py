@@ -19,21 +19,21 @@ from torch.utils.data import DataLoader, default_collate
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.api.data import DataPlan, Progress, Span
-from rover_kf.api.leases import Unread
-from rover_kf.data_sharding.consumed_set import Union
-from rover_kf.data_sharding.worker_view import joined
-from rover_kf.trainer.data.lease_prefetcher import Leases
+from rover_kf.api.data import DataPlan, DataProgress, SlotSpan
+from rover_kf.api.leases import UnreadableSpan
+from rover_kf.data_sharding.consumed_set import ConsumedSet
+from rover_kf.data_sharding.worker_view import merge_spans
+from rover_kf.trainer.data.lease_prefetcher import LeasePrefetcher
 from rover_kf.trainer.data.sharded_dataset import ShardedDataset
 from rover_kf.trainer.data.step_agreement import (
-    HAS,
+    EPOCH_OVER,
+    HAS_BATCH,
     MOST_SPANS,
-    NONE_NOW,
-    OVER,
-    Brought,
-    Exchange,
+    NO_BATCH_NOW,
+    Contribution,
+    StepAgreement,
 )
-from rover_kf.trainer.data.worker_reads import Order, Read, Reads
+from rover_kf.trainer.data.worker_reads import ReadBatch, ReadOrder, WorkerReads
 from rover_kf.trainer.data.worker_seeds import WorkerSeeds
 
 _log = logging.getLogger("rover_kf")
@@ -79,16 +79,16 @@ class ShardedLoader(DataLoader[Any]):
         if workers:
             options.setdefault("persistent_workers", True)
         self._ahead = batch_size * (workers * (options.get("prefetch_factor") or 2) + 2)
-        self._exchange: Exchange | None = None
+        self._agreement: StepAgreement | None = None
         self._agreed_on: DataPlan | None = None
         self._last: Any = None
-        self._good = self._bad = self._failures = 0
+        self._read_slots = self._failed_slots = self._failures = 0
         self._weight, self._seeds = 1.0, WorkerSeeds(options)
         super().__init__(
-            Reads(data.source, collate_fn or default_collate),
+            WorkerReads(data.source, collate_fn or default_collate),
             batch_size=None,
-            sampler=_Orders(self),
-            collate_fn=_as_it_is,  # type: ignore[arg-type] # without batch_size it gets no list
+            sampler=_LeaseSampler(self),
+            collate_fn=_identity,  # type: ignore[arg-type] # without batch_size it gets no list
             **options,
         )
 
@@ -104,14 +104,14 @@ class ShardedLoader(DataLoader[Any]):
         """The rest of the epoch, as far as this rank takes it."""
         if self._data.epoch >= self._data.epochs:
             return
-        self._begin()
+        self._agree_on_progress()
         leases = self._leases()
-        leases.give_back()  # what an iteration that was left had read ahead
-        for read in self._reads(leases):
-            told = self._tell(leases, read)
-            if all(brought.flag == OVER for brought in told):
+        leases.release()  # what an iteration that was left had read ahead
+        for read in self._read_batches(leases):
+            told = self._exchange_contributions(leases, read)
+            if all(brought.flag == EPOCH_OVER for brought in told):
                 break
-            if not self._count(leases, told, () if read is None else read.spoilt):
+            if not self._count(leases, told, () if read is None else read.unusable):
                 if read is None:
                     self._data.idle_at = time.monotonic()
                     time.sleep(_IDLE_SECONDS)
@@ -119,13 +119,13 @@ class ShardedLoader(DataLoader[Any]):
             self._data.idle_at = float("-inf")
             if read is not None and read.samples:
                 self._last = read.batch
-            yield self._last if self._last is not None else self._stand_in(told)
+            yield self._last if self._last is not None else self._placeholder_batch(told)
             if self._data.shared:
                 # Trained on only now: told sooner, it could be in a place that the model is not at.
-                leases.used(told[0].spans)
-                leases.spoilt(read.spoilt if read is not None else ())
-        self._data.union.turn()
-        leases.turn()
+                leases.mark_used(told[0].spans)
+                leases.report_unusable(read.unusable if read is not None else ())
+        self._data.union.next_epoch()
+        leases.next_epoch()
 
     def __len__(self) -> int:
         """Not known: how much a rank takes is decided while training runs.
@@ -135,11 +135,11 @@ class ShardedLoader(DataLoader[Any]):
         """
         raise TypeError("how many batches a rank takes of leased data is not known before")
 
-    def next_order(self) -> Order | None:
+    def next_read(self) -> ReadOrder | None:
         """The slots of the next batch that is read; None: there are none now."""
-        leases, found, room = self._leases(), list[Span](), self._slots
-        while room > 0 and len(joined(found)) < MOST_SPANS:
-            span = leases.take(room)
+        leases, found, room = self._leases(), list[SlotSpan](), self._slots
+        while room > 0 and len(merge_spans(found)) < MOST_SPANS:
+            span = leases.claim(room)
             if span is None:
                 break
             found.append(span)
@@ -148,46 +148,57 @@ class ShardedLoader(DataLoader[Any]):
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _agree_on_progress(self) -> None:
         """Where ranks have looked at a stream one after the other, agree on what is used."""
         plan = self._data.plan
         if self._data.shared or plan is self._agreed_on:
             return
-        self._exchange = Exchange(tuple(sorted(p.name for p in plan.partitions)))
+        self._agreement = StepAgreement(tuple(sorted(p.name for p in plan.partitions)))
         self._agreed_on = plan
         if any(not partition.bounded for partition in plan.partitions):
             own = codec.dumps(self._data.union.progress()).decode()
-            told = self._exchange.gather(own)
-            self._data.union = Union.of(codec.loads(Progress, text.encode()) for text in told)
+            told = self._agreement.all_gather_text(own)
+            self._data.union = ConsumedSet.from_progress(
+                codec.loads(DataProgress, text.encode()) for text in told
+            )
 
-    def _tell(self, leases: Leases, read: Read | None) -> list[Brought]:
+    def _exchange_contributions(
+        self, leases: LeasePrefetcher, read: ReadBatch | None
+    ) -> list[Contribution]:
         """What all ranks bring; this one first of all says what it does."""
         if read is not None:
-            brought = Brought(HAS, joined(read.spans), read.samples)
+            brought = Contribution(HAS_BATCH, merge_spans(read.spans), read.samples)
         else:
-            brought = Brought(OVER if leases.finished else NONE_NOW)
-        return [brought] if self._exchange is None else self._exchange.tell(brought)
+            brought = Contribution(EPOCH_OVER if leases.finished else NO_BATCH_NOW)
+        return [brought] if self._agreement is None else self._agreement.all_gather(brought)
 
-    def _count(self, leases: Leases, told: list[Brought], spoilt: tuple[Unread, ...] = ()) -> bool:
+    def _count(
+        self,
+        leases: LeasePrefetcher,
+        contributions: list[Contribution],
+        unusable: tuple[UnreadableSpan, ...] = (),
+    ) -> bool:
         """Whether anybody's batch counts; all ranks find the same."""
         union = self._data.union
-        own = 0 if len(told) == 1 else dist.get_rank()
-        counts = union.agree([brought.spans for brought in told])
-        sizes = [brought.samples * good for brought, good in zip(told, counts, strict=True)]
-        mine = told[own].spans
+        own = 0 if len(contributions) == 1 else dist.get_rank()
+        counts = union.accept_batches([brought.spans for brought in contributions])
+        sizes = [
+            brought.samples * good for brought, good in zip(contributions, counts, strict=True)
+        ]
+        mine = contributions[own].spans
         if not (self._data.shared and counts[own]):
-            leases.used(mine, but=() if counts[own] else union.lacks(mine))
-        if counts[own] and spoilt and not self._data.shared:
-            leases.spoilt(spoilt)
+            leases.mark_used(mine, but=() if counts[own] else union.missing(mine))
+        if counts[own] and unusable and not self._data.shared:
+            leases.report_unusable(unusable)
         total = sum(sizes)
-        self._weight = sizes[own] * len(told) / total if total else 0.0
+        self._weight = sizes[own] * len(contributions) / total if total else 0.0
         return total > 0
 
-    def _stand_in(self, told: list[Brought]) -> Any:
+    def _placeholder_batch(self, contributions: list[Contribution]) -> Any:
         """A sample of those that others bring, for a rank that has had none: its weight is 0."""
-        brought = next(brought for brought in told if brought.samples)
-        read: Read = self.dataset[self._data.epoch, brought.spans]
-        if read.broken is not None:
+        brought = next(brought for brought in contributions if brought.samples)
+        read: ReadBatch = self.dataset[self._data.epoch, brought.spans]
+        if read.unreadable is not None:
             raise errors.InputError(
                 f"a rank to which nothing could be lent cannot read a first sample: {read.reason}"
             )
@@ -196,12 +207,12 @@ class ShardedLoader(DataLoader[Any]):
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def _leases(self) -> Leases:
+    def _leases(self) -> LeasePrefetcher:
         return self._data.leases(max(self._ahead, 2 * self._data.shard_size), self._slots)
 
-    def _reads(self, leases: Leases) -> Iterator[Read | None]:
+    def _read_batches(self, leases: LeasePrefetcher) -> Iterator[ReadBatch | None]:
         """Batches in the order of their leases, without end; None: there is nothing now."""
-        pipe: Iterator[Read] | None = None
+        pipe: Iterator[ReadBatch] | None = None
         while True:
             if pipe is None:
                 if not leases.is_ready():
@@ -213,39 +224,40 @@ class ShardedLoader(DataLoader[Any]):
             if found is None:
                 pipe = None  # begun again when more is lent
             elif found.broken is None:
-                self._good += sum(span.size for span in found.spans)
+                self._read_slots += sum(span.size for span in found.spans)
                 yield found
             else:
                 self._set_aside(leases, found, found.spans[found.broken])
 
-    def _set_aside(self, leases: Leases, read: Read, span: Span) -> None:
-        self._bad += span.size
+    def _set_aside(self, leases: LeasePrefetcher, read: ReadBatch, span: SlotSpan) -> None:
+        self._failed_slots += span.size
         self._failures += 1
         _log.warning("rover-kf: %s cannot be read now: %s", span, read.reason)
-        leases.unread(span, read.reason)
-        leases.give_back([other for other in read.spans if other != span])
-        if self._failures >= _MANY_FAILURES and self._bad > self._good:
+        leases.report_unreadable(span, read.reason)
+        leases.release([other for other in read.spans if other != span])
+        if self._failures >= _MANY_FAILURES and self._failed_slots > self._read_slots:
             raise errors.InputError(
-                f"{self._failures} reads of {self._data.name!r} failed, of {self._bad} slots, and "
-                f"{self._good} could be read; the last one: {read.reason}"
+                f"{self._failures} reads of {self._data.name!r} failed, of "
+                f"{self._failed_slots} slots, and "
+                f"{self._read_slots} could be read; the last one: {read.reason}"
             )
 
 
-class _Orders:
+class _LeaseSampler:
     """The slots of batches, as DataLoader asks for them; it may have more after it had none."""
 
     def __init__(self, loader: ShardedLoader) -> None:
         self._loader = loader
 
-    def __iter__(self) -> _Orders:
+    def __iter__(self) -> _LeaseSampler:
         return self
 
-    def __next__(self) -> Order:
-        order = self._loader.next_order()
+    def __next__(self) -> ReadOrder:
+        order = self._loader.next_read()
         if order is None:
             raise StopIteration
         return order
 
 
-def _as_it_is(read: Read) -> Read:
+def _identity(read: ReadBatch) -> ReadBatch:
     return read

@@ -21,23 +21,23 @@ from rover_kf import errors
 from rover_kf.data_sharding.permutation import Permutation
 
 
-class Order(Protocol):
+class SampleOrder(Protocol):
     """Of one epoch."""
 
-    def at(self, places: torch.Tensor) -> torch.Tensor:
+    def samples_at(self, positions: torch.Tensor) -> torch.Tensor:
         """The samples' numbers.
 
         Args:
-            places: in the epoch, int64.
+            positions: in the epoch, int64.
         """
 
 
 class Unshuffled:
     """The data set's own order."""
 
-    def at(self, places: torch.Tensor) -> torch.Tensor:
+    def samples_at(self, positions: torch.Tensor) -> torch.Tensor:
         """The samples' numbers."""
-        return places
+        return positions
 
 
 class Shuffled:
@@ -52,27 +52,27 @@ class Shuffled:
     def __init__(self, size: int, seed: int, epoch: int) -> None:
         self._order = Permutation(size, seed, epoch)
 
-    def at(self, places: torch.Tensor) -> torch.Tensor:
+    def samples_at(self, positions: torch.Tensor) -> torch.Tensor:
         """The samples' numbers."""
-        return shuffled(self._order, places)
+        return permute_positions(self._order, positions)
 
 
-def shuffled(order: Permutation, places: torch.Tensor) -> torch.Tensor:
+def permute_positions(order: Permutation, positions: torch.Tensor) -> torch.Tensor:
     """``order.at`` of every place."""
-    found = order.once(places)
+    found = order.apply_network(positions)
     while bool((outside := found >= order.size).any()):
-        found[outside] = order.once(found[outside])
+        found[outside] = order.apply_network(found[outside])
     return found
 
 
-_MIXED = 4096
+_MIN_WINDOW = 4096
 
 
 """Samples of a window, at least, where the line has as many: its blocks are few or large."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lanes:
+class BlockInterleave:
     """How an epoch goes over the line.
 
     Raises:
@@ -80,39 +80,40 @@ class Lanes:
     """
 
     count: int
-    turn: int
+    run_length: int
     """Samples that are taken of a lane before it is the next one's turn."""
 
     def __post_init__(self) -> None:
         """Refuse what is none."""
-        if self.count < 1 or self.turn < 1:
+        if self.count < 1 or self.run_length < 1:
             raise errors.InputError(
-                f"{self.count} lanes of which {self.turn} samples are taken in turn: both must be "
+                f"{self.count} lanes of which {self.run_length} samples are taken in turn: "
+                "both must be "
                 "1 or more"
             )
 
-    def at(self, places: torch.Tensor, samples: int) -> torch.Tensor:
+    def line_positions(self, positions: torch.Tensor, samples: int) -> torch.Tensor:
         """Where in the line the epoch's places are.
 
         Args:
-            places: below ``samples``.
+            positions: below ``samples``.
             samples: of the line.
         """
         count = min(self.count, samples)
         each, more = divmod(samples, count)
-        whole = each // self.turn * self.turn
+        whole = each // self.run_length * self.run_length
         # Three stretches: whole turns, one shorter turn, a last sample of the first few lanes.
-        turn = torch.where(places < whole * count, self.turn, max(each - whole, 1))
-        turn = torch.where(places < each * count, turn, 1)
-        begin = torch.where(places < whole * count, 0, whole)
-        begin = torch.where(places < each * count, begin, each)
-        within = places - begin * count
+        turn = torch.where(positions < whole * count, self.run_length, max(each - whole, 1))
+        turn = torch.where(positions < each * count, turn, 1)
+        begin = torch.where(positions < whole * count, 0, whole)
+        begin = torch.where(positions < each * count, begin, each)
+        within = positions - begin * count
         rounds, rest = within // (turn * count), within % (turn * count)
         lane = rest // turn
         return lane * each + lane.clamp(max=more) + begin + rounds * turn + rest % turn
 
 
-class InBlocks:
+class BlockShuffled:
     """An ``Order`` of one epoch.
 
     Args:
@@ -122,34 +123,36 @@ class InBlocks:
         epoch: number of the epoch.
     """
 
-    def __init__(self, sizes: Sequence[int], lanes: Lanes, seed: int, epoch: int) -> None:
-        self._key, self._lanes = (seed, epoch), lanes
+    def __init__(
+        self, sizes: Sequence[int], interleave: BlockInterleave, seed: int, epoch: int
+    ) -> None:
+        self._key, self._interleave = (seed, epoch), interleave
         own = torch.tensor(sizes)
-        line = _shuffled(Permutation(len(own), *self._key, -1))
+        line = _permute_in_chunks(Permutation(len(own), *self._key, -1))
         self._ends = own[line].cumsum(0)
-        self._moved = (own.cumsum(0) - own)[line] - (self._ends - own[line])
+        self._sample_offsets = (own.cumsum(0) - own)[line] - (self._ends - own[line])
         """What to add to a place in the line, by block, for the sample's number."""
-        groups = (self._ends - 1) // _MIXED
+        groups = (self._ends - 1) // _MIN_WINDOW
         last = torch.cat([groups[1:] != groups[:-1], torch.ones(1, dtype=torch.bool)])
         self._windows = self._ends[last]
 
-    def at(self, places: torch.Tensor) -> torch.Tensor:
+    def samples_at(self, positions: torch.Tensor) -> torch.Tensor:
         """The samples' numbers."""
-        found = self._lanes.at(places, int(self._ends[-1]))
+        found = self._interleave.line_positions(positions, int(self._ends[-1]))
         windows = torch.searchsorted(self._windows, found, right=True)
         for window in windows.unique().tolist():  # type: ignore[no-untyped-call] # torch's own
             inside = windows == window
             begin = int(self._windows[window - 1]) if window else 0
             size = int(self._windows[window]) - begin
             order = Permutation(size, *self._key, window)
-            found[inside] = shuffled(order, found[inside] - begin) + begin
-        return found + self._moved[torch.searchsorted(self._ends, found, right=True)]
+            found[inside] = permute_positions(order, found[inside] - begin) + begin
+        return found + self._sample_offsets[torch.searchsorted(self._ends, found, right=True)]
 
 
-def _shuffled(order: Permutation) -> torch.Tensor:
+def _permute_in_chunks(order: Permutation) -> torch.Tensor:
     """All of it; by parts that stay in the processor's cache."""
-    parts = torch.arange(order.size).split(_MIXED)  # type: ignore[no-untyped-call] # torch's own
-    return torch.cat([shuffled(order, part) for part in parts])
+    parts = torch.arange(order.size).split(_MIN_WINDOW)  # type: ignore[no-untyped-call] # torch's own
+    return torch.cat([permute_positions(order, part) for part in parts])
 
 
 def digest(sizes: Sequence[int]) -> str:

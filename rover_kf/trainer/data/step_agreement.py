@@ -10,25 +10,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rover_kf.api.data import Span
+from rover_kf.api.data import SlotSpan
 
 MOST_SPANS = 8
 """Of a batch; what a rank brings has a fixed size, so that one round suffices."""
-HAS, NONE_NOW, OVER = 2, 1, 0
+HAS_BATCH, NO_BATCH_NOW, EPOCH_OVER = 2, 1, 0
 """A rank brings a batch; has none, but the epoch is not over for it; has heard that it is over."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Brought:
+class Contribution:
     """What one rank brings."""
 
     flag: int
-    spans: tuple[Span, ...] = ()
+    spans: tuple[SlotSpan, ...] = ()
     samples: int = 0
     """That the slots hold; fewer than slots where some are empty."""
 
 
-class Exchange:
+class StepAgreement:
     """One a process.
 
     Args:
@@ -41,28 +41,28 @@ class Exchange:
         self._group: Any = None
         self._ready = False
 
-    def tell(self, brought: Brought) -> list[Brought]:
+    def all_gather(self, contribution: Contribution) -> list[Contribution]:
         """Give what this rank brings, get what all do, by rank. All ranks must call it."""
         if not dist.is_initialized():
-            return [brought]
-        numbers = [brought.flag, brought.samples, len(brought.spans)]
-        for span in brought.spans:
+            return [contribution]
+        numbers = [contribution.flag, contribution.samples, len(contribution.spans)]
+        for span in contribution.spans:
             numbers += (self._numbers[span.partition], span.begin, span.end)
         numbers += [0] * (3 + 3 * MOST_SPANS - len(numbers))
         mine = torch.tensor(numbers, dtype=torch.int64)
-        return [self._read(told.tolist()) for told in self._gathered(mine)]
+        return [self._parse(told.tolist()) for told in self._all_gather(mine)]
 
-    def gather(self, text: str) -> list[str]:
+    def all_gather_text(self, text: str) -> list[str]:
         """Give a text, get those of all ranks. All ranks must call it."""
         if not dist.is_initialized():
             return [text]
         data = text.encode()
-        sizes = [int(told) for told in self._gathered(torch.tensor([len(data)]))]
+        sizes = [int(told) for told in self._all_gather(torch.tensor([len(data)]))]
         padded = torch.tensor(list(data.ljust(max(sizes), b" ")), dtype=torch.uint8)
-        told = self._gathered(padded)
+        told = self._all_gather(padded)
         return [bytes(one.tolist()[:size]).decode() for one, size in zip(told, sizes, strict=True)]
 
-    def _gathered(self, mine: torch.Tensor) -> list[torch.Tensor]:
+    def _all_gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         if not self._ready:
             # Slots are numbers of the host's: a device would have to be waited for.
             own = dist.get_backend() != "gloo"
@@ -72,9 +72,10 @@ class Exchange:
         dist.all_gather(found, mine, group=self._group)
         return found
 
-    def _read(self, told: list[int]) -> Brought:
-        flag, samples, count, *rest = told
+    def _parse(self, numbers: list[int]) -> Contribution:
+        flag, samples, count, *rest = numbers
         spans = (
-            Span(self._names[rest[3 * n]], rest[3 * n + 1], rest[3 * n + 2]) for n in range(count)
+            SlotSpan(self._names[rest[3 * n]], rest[3 * n + 1], rest[3 * n + 2])
+            for n in range(count)
         )
-        return Brought(flag, tuple(spans), samples)
+        return Contribution(flag, tuple(spans), samples)

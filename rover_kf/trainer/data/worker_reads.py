@@ -13,34 +13,34 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from rover_kf import errors
-from rover_kf.api.data import Span
-from rover_kf.api.leases import Unread
-from rover_kf.data_sharding.ledger_source import Slot, Source, Spoilt
+from rover_kf.api.data import SlotSpan
+from rover_kf.api.leases import UnreadableSpan
+from rover_kf.data_sharding.ledger_source import LedgerSource, SlotMarker, UnusableRecord
 
-Order = tuple[int, tuple[Span, ...]]
+ReadOrder = tuple[int, tuple[SlotSpan, ...]]
 """Epoch and slots of a batch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Read:
+class ReadBatch:
     """A batch that was read, or was not."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[SlotSpan, ...]
     batch: Any = None
     samples: int = 0
     """Of the batch: slots may be empty."""
-    broken: int | None = None
+    unreadable: int | None = None
     """Index of the span that could not be read."""
     reason: str = ""
-    spoilt: tuple[Unread, ...] = ()
+    unusable: tuple[UnreadableSpan, ...] = ()
     """Slots whose records nothing could be made of."""
 
-    def pin_memory(self, device: Any = None) -> Read:
+    def pin_memory(self, device: Any = None) -> ReadBatch:
         """As DataLoader asks for it."""
         return dataclasses.replace(self, batch=pin_memory(self.batch, device))  # type: ignore[no-untyped-call] # torch's
 
 
-class Reads(Dataset[Read]):
+class WorkerReads(Dataset[ReadBatch]):
     """Batches by their slots.
 
     Args:
@@ -48,10 +48,10 @@ class Reads(Dataset[Read]):
         collate: makes a batch of samples.
     """
 
-    def __init__(self, source: Source, collate: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, source: LedgerSource, collate: Callable[[list[Any]], Any]) -> None:
         self._source, self._collate = source, collate
 
-    def __getitem__(self, order: Order) -> Read:
+    def __getitem__(self, order: ReadOrder) -> ReadBatch:
         """Read a batch; what cannot be read is told in it.
 
         Raises:
@@ -59,46 +59,48 @@ class Reads(Dataset[Read]):
         """
         epoch, spans = order
         samples: list[Any] = []
-        spoilt: list[Unread] = []
+        spoilt: list[UnreadableSpan] = []
         for number, span in enumerate(spans):
             try:
                 found = list(self._source.read(span, epoch))
-            except errors.DataUnreadable:
-                return self._narrowed(epoch, spans, number)
+            except errors.DatasetReadError:
+                return self._isolate_unreadable(epoch, spans, number)
             except errors.RoverError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it is told and tried again
-                return Read(spans, broken=number, reason=_text(error))
+                return ReadBatch(spans, unreadable=number, reason=_text(error))
             if len(found) != span.size:
                 reason = f"{len(found)} samples came for {span.size} slots"
-                return Read(spans, broken=number, reason=reason)
+                return ReadBatch(spans, unreadable=number, reason=reason)
             for slot, sample in enumerate(found, start=span.begin):
-                if isinstance(sample, Spoilt):
-                    place = Span(span.partition, slot, slot + 1)
-                    spoilt.append(Unread(place, sample.reason))
-                elif sample is not Slot.EMPTY:
+                if isinstance(sample, UnusableRecord):
+                    place = SlotSpan(span.partition, slot, slot + 1)
+                    spoilt.append(UnreadableSpan(place, sample.reason))
+                elif sample is not SlotMarker.EMPTY:
                     samples.append(sample)
         batch = self._collate(samples) if samples else None
-        return Read(spans, batch, len(samples), spoilt=tuple(spoilt))
+        return ReadBatch(spans, batch, len(samples), unusable=tuple(spoilt))
 
-    def _narrowed(self, epoch: int, spans: tuple[Span, ...], number: int) -> Read:
+    def _isolate_unreadable(
+        self, epoch: int, spans: tuple[SlotSpan, ...], number: int
+    ) -> ReadBatch:
         """A file is damaged somewhere in a span: the rows before it are cut off, and those after.
 
         A shuffled order puts rows of all files into each span: only what is damaged is set aside.
         """
         span, reason = spans[number], "could be read the second time"
         for slot in range(span.begin, span.end):
-            one = Span(span.partition, slot, slot + 1)
+            one = SlotSpan(span.partition, slot, slot + 1)
             try:
                 list(self._source.read(one, epoch))
-            except errors.DataUnreadable as error:
+            except errors.DatasetReadError as error:
                 reason = _text(error)
-                before = Span(span.partition, span.begin, slot)
-                after = Span(span.partition, slot + 1, span.end)
+                before = SlotSpan(span.partition, span.begin, slot)
+                after = SlotSpan(span.partition, slot + 1, span.end)
                 cut = tuple(part for part in (before, one, after) if part.size)
                 whole = (*spans[:number], *cut, *spans[number + 1 :])
-                return Read(whole, broken=number + cut.index(one), reason=reason)
-        return Read(spans, broken=number, reason=reason)
+                return ReadBatch(whole, unreadable=number + cut.index(one), reason=reason)
+        return ReadBatch(spans, unreadable=number, reason=reason)
 
 
 def _text(error: Exception) -> str:

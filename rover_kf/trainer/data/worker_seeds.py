@@ -27,11 +27,11 @@ class WorkerSeeds:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._given = options.get("generator") is not None
+        self._has_generator = options.get("generator") is not None
 
     def begin(self, loader: DataLoader[Any], epoch: int, done: int) -> None:
         """Before each iteration: they follow from the script's seed and the place in the data."""
-        if not self._given:
+        if not self._has_generator:
             place = random.Random(f"{torch.initial_seed()} {epoch} {done}")  # noqa: S311 - no secret
             # Where DataLoader makes the tensor that it draws into: the default device.
             loader.generator = torch.Generator(torch.empty(()).device)

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.planner import ReadItem, SavePlanner, WriteIte
 from rover_kf import errors
 from rover_kf.checkpoint.format import plain_data
 from rover_kf.checkpoint.format.snapshot import STATE_KEY, Snapshot
-from rover_kf.checkpoint.format.tensor_layout import Box, Kinds, Piece
+from rover_kf.checkpoint.format.tensor_layout import Box, TensorLayout, TensorShard
 from rover_kf.trainer.state import flatten as states
 
 KEY = "dcp"
@@ -46,11 +46,11 @@ def value_of(item: WriteItem, planner: SavePlanner) -> torch.Tensor | bytes:
                 f"computes {told} from its layout. Such a layout cannot be stored: choose a mesh "
                 "that divides the tensor evenly"
             )
-        return states.checked(found, f"[{item.index.fqn!r}]")
+        return states.checked_tensor(found, f"[{item.index.fqn!r}]")
     return found.getvalue()
 
 
-def piece_of(item: WriteItem, copy: int) -> Piece:
+def piece_of(item: WriteItem, copy: int) -> TensorShard:
     """What a snapshot says of an item's tensor.
 
     Args:
@@ -58,7 +58,7 @@ def piece_of(item: WriteItem, copy: int) -> Piece:
         copy: 0 if this rank writes it to storage.
     """
     box, shape = box_of(item)
-    return Piece(shape, box.offsets, copy)
+    return TensorShard(shape, box.offsets, copy)
 
 
 def box_of(item: WriteItem) -> tuple[Box, tuple[int, ...]]:
@@ -106,22 +106,22 @@ def check(name: str, needed: Box, held: Box) -> None:
         )
 
 
-def part_of(tensor: torch.Tensor, item: ReadItem) -> torch.Tensor:
+def slice_of(tensor: torch.Tensor, item: ReadItem) -> torch.Tensor:
     """The box that the planner wants of what the slot holds, counted from where that begins."""
     for axis, begin in enumerate(item.storage_offsets):
         tensor = tensor.narrow(axis, begin, item.lengths[axis])
     return tensor
 
 
-def tree_of(found: Snapshot) -> dict[str, Any]:
+def unflatten(snapshot: Snapshot) -> dict[str, Any]:
     """What the planner has named: bytes, or None for a tensor.
 
     Raises:
         CheckpointError: another kind of script has saved it.
     """
-    tree = plain_data.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
+    tree = plain_data.decode(json.loads(snapshot.metadata[STATE_KEY]), lambda _: None)
     if not isinstance(tree.get(KEY), dict):
-        raise errors.DoesNotFit(
+        raise errors.IncompatibleState(
             f"the job's state has {sorted(map(str, tree))}; it was saved by Checkpointer.save, and "
             "Checkpointer.restore brings it back"
         )
@@ -129,16 +129,16 @@ def tree_of(found: Snapshot) -> dict[str, Any]:
     return inside
 
 
-def described(
-    name: str, value: bytes | None, found: Snapshot, held: Kinds
+def describe(
+    name: str, value: bytes | None, snapshot: Snapshot, tensor_layout: TensorLayout
 ) -> TensorStorageMetadata | BytesStorageMetadata:
     """What a slot holds under a name, as the planner wants it told."""
     if value is not None:
         return BytesStorageMetadata()
-    entry = found.tensors[name].entry
-    box = held.box(entry)
+    entry = snapshot.tensors[name].entry
+    box = tensor_layout.box(entry)
     return TensorStorageMetadata(
         TensorProperties(dtype=states.dtype_of(entry.dtype)),
-        torch.Size(held.shape(entry)),
+        torch.Size(tensor_layout.full_shape(entry)),
         [ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))],
     )

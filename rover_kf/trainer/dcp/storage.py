@@ -43,13 +43,13 @@ from rover_kf.api.checkpoints import RestoreReply
 from rover_kf.checkpoint.format import metrics as format_metrics
 from rover_kf.checkpoint.format import tensor_layout
 from rover_kf.checkpoint.format.snapshot import STATE_KEY
-from rover_kf.checkpoint.format.tensor_layout import Box, Kinds
-from rover_kf.checkpoint.resharding.requested_boxes import Place, together
+from rover_kf.checkpoint.format.tensor_layout import Box, TensorLayout
+from rover_kf.checkpoint.resharding.requested_boxes import TensorBox, group_by_box
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.dcp import plan_items
-from rover_kf.trainer.restore_client import opened
-from rover_kf.trainer.state.flatten import Parts
-from rover_kf.trainer.state.tensor_views import views
+from rover_kf.trainer.restore_client import open_slot
+from rover_kf.trainer.state.flatten import FlatState
+from rover_kf.trainer.state.tensor_views import tensor_views
 
 
 class Writer(StorageWriter):
@@ -68,7 +68,7 @@ class Writer(StorageWriter):
         self, checkpointer: Checkpointer, step: int, *, metrics: Mapping[str, float] | None = None
     ) -> None:
         self._checkpointer, self._step = checkpointer, step
-        self._measured = format_metrics.to_metadata(metrics)
+        self._metrics = format_metrics.to_metadata(metrics)
         self._items: tuple[WriteItem, ...] = ()
 
     def __reduce__(self) -> str:
@@ -134,10 +134,12 @@ class Writer(StorageWriter):
         metadata = {
             STATE_KEY: plan_items.to_text(values),
             # Among what torch saves of one rank for all are running figures, which differ.
-            tensor_layout.KEY: Kinds(pieces=pieces, alike=False, complete=bool(pieces)).to_text(),
-            **self._measured,
+            tensor_layout.LAYOUT_KEY: TensorLayout(
+                shards=pieces, bit_equal=False, complete=bool(pieces)
+            ).to_text(),
+            **self._metrics,
         }
-        self._checkpointer.save_parts(self._step, Parts(tensors, metadata, boxes=bool(pieces)))
+        self._checkpointer.save_parts(self._step, FlatState(tensors, metadata, boxes=bool(pieces)))
         done: Future[list[WriteResult]] = Future()
         done.set_result(
             [WriteResult(item.index, item.tensor_storage_size() or 0, None) for item in plan.items]
@@ -177,10 +179,10 @@ class Reader(StorageReader):
         if self._reply is None:
             self._boxes = dict(plan_items.boxes_of(self._state_dict))
             places = {
-                name: Place(shape, box.offsets, box.sizes)
+                name: TensorBox(shape, box.offsets, box.sizes)
                 for name, (box, shape) in self._boxes.items()
             }
-            self._reply = self._checkpointer.bring(together(places))
+            self._reply = self._checkpointer.bring(group_by_box(places))
         return self._reply.step or 0
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -191,18 +193,18 @@ class Reader(StorageReader):
 
         Raises:
             CheckpointError: there is nothing, it is another script's, or of another mesh.
-            TornSnapshot: the slot was overwritten since ``find``.
+            CorruptSnapshot: the slot was overwritten since ``find``.
         """
-        with opened(self._found()) as (found, _buffer):
-            held = tensor_layout.kinds_of(found)
+        with open_slot(self._require_reply()) as (found, _buffer):
+            held = tensor_layout.read_tensor_layout(found)
             for name, (box, shape) in self._boxes.items():
                 place = found.tensors.get(name)
                 # What is missing or has another shape, the planner tells.
-                if place is not None and held.shape(place.entry) == shape:
+                if place is not None and held.full_shape(place.entry) == shape:
                     plan_items.check(name, box, held.box(place.entry))
-            names = plan_items.tree_of(found).items()
+            names = plan_items.unflatten(found).items()
             return Metadata(
-                {name: plan_items.described(name, item, found, held) for name, item in names}
+                {name: plan_items.describe(name, item, found, held) for name, item in names}
             )
 
     def set_up_storage_reader(
@@ -226,17 +228,17 @@ class Reader(StorageReader):
         """Copy out of the slot into the live tensors.
 
         Raises:
-            TornSnapshot: the slot was overwritten since ``find``.
+            CorruptSnapshot: the slot was overwritten since ``find``.
         """
-        with opened(self._found()) as (found, buffer), torch.no_grad():
-            tree, tensors = plan_items.tree_of(found), views(buffer, found.tensors)
+        with open_slot(self._require_reply()) as (found, buffer), torch.no_grad():
+            tree, tensors = plan_items.unflatten(found), tensor_views(buffer, found.tensors)
             for item in plan.items:
                 name = item.storage_index.fqn
                 if item.type == LoadItemType.BYTE_IO:
                     planner.load_bytes(item, io.BytesIO(tree[name]))
                     continue
                 target = planner.resolve_tensor(item).detach()
-                target.copy_(plan_items.part_of(tensors[name], item))
+                target.copy_(plan_items.slice_of(tensors[name], item))
                 planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
@@ -248,7 +250,7 @@ class Reader(StorageReader):
         del checkpoint_id
         return False
 
-    def _found(self) -> RestoreReply:
+    def _require_reply(self) -> RestoreReply:
         if not self.find() or self._reply is None:
             raise errors.CheckpointError(
                 "there is nothing to load; ask find() before and begin anew if it is 0"

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def aside(root: pathlib.Path) -> Iterator[pathlib.Path]:
+def staged_folder(root: pathlib.Path) -> Iterator[pathlib.Path]:
     """An empty folder beside a folder's place; it goes with what is in it when the block ends.
 
     Args:
@@ -31,24 +31,24 @@ def aside(root: pathlib.Path) -> Iterator[pathlib.Path]:
     root.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{root.name}-rover-"
     for left in root.parent.glob(f"{glob.escape(prefix)}*"):
-        _remove_if_left(left)
+        _remove_if_abandoned(left)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=root.parent) as made:
         path = pathlib.Path(made)
-        with _opened(path) as descriptor:
+        with _open_folder(path) as descriptor:
             # The kernel drops it with its process. Where folders have no locks nothing is removed.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield path
 
 
-def _remove_if_left(path: pathlib.Path) -> None:
-    with contextlib.suppress(OSError), _opened(path) as descriptor:
+def _remove_if_abandoned(path: pathlib.Path) -> None:
+    with contextlib.suppress(OSError), _open_folder(path) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _opened(path: pathlib.Path) -> Iterator[int]:
+def _open_folder(path: pathlib.Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         yield descriptor

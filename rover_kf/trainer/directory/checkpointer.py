@@ -27,7 +27,7 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, Refused
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RejectedStep
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import (
@@ -39,21 +39,21 @@ from rover_kf.checkpoint.format import (
     tensor_layout,
 )
 from rover_kf.checkpoint.format.snapshot import STATE_KEY, Entry, Snapshot
-from rover_kf.checkpoint.format.tensor_layout import Kinds
+from rover_kf.checkpoint.format.tensor_layout import TensorLayout
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.directory import atomic_replace
 from rover_kf.trainer.directory import folder_scan as folders
-from rover_kf.trainer.directory.folder_scan import Folder
-from rover_kf.trainer.inactive import Outside
-from rover_kf.trainer.restore_client import PATIENCE_SECONDS, Recovery, opened
+from rover_kf.trainer.directory.folder_scan import FolderListing
+from rover_kf.trainer.inactive import InactiveNotice
+from rover_kf.trainer.restore_client import PATIENCE_SECONDS, RestoreClient, open_slot
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.sidecar_client import Link
-from rover_kf.trainer.staging.reentrancy import Turn
-from rover_kf.trainer.step_counter import count_of, counted
-from rover_kf.trainer.step_reporter import Reporter
+from rover_kf.trainer.sidecar_client import SidecarClient
+from rover_kf.trainer.staging.reentrancy import ReentrancyGuard
+from rover_kf.trainer.step_counter import checked_step, step_counter_of
+from rover_kf.trainer.step_reporter import StepReporter
 
 _ARENA_SECONDS = 300.0
-_BEFORE = "folder/"
+_PREFIX = "folder/"
 """In front of a file's path, in the snapshot's names."""
 
 
@@ -74,11 +74,11 @@ class DirectoryCheckpointer:
         self, *, replicated: bool = False, settings: TrainerSettings | None = None
     ) -> None:
         self._settings, self._replicated = settings or trainer_settings.read(), replicated
-        home = self._settings.home
-        self._link = Link(home) if home else None
-        self._reporter = Reporter(self._settings, self._link) if self._link else None
-        self._outside, self._count = Outside(), count_of(self._settings)
-        self._own, self._turn = object(), Turn()
+        home = self._settings.shared_dir
+        self._sidecar = SidecarClient(home) if home else None
+        self._reporter = StepReporter(self._settings, self._sidecar) if self._sidecar else None
+        self._inactive, self._steps = InactiveNotice(), step_counter_of(self._settings)
+        self._session, self._guard = object(), ReentrancyGuard()
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
@@ -110,26 +110,28 @@ class DirectoryCheckpointer:
             ArenaTooSmall: the files do not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
         """
-        told, root = format_metrics.to_metadata(metrics), folders.named(folder)
-        if self._link is None or self._reporter is None:
-            self._outside.say()
+        told, root = format_metrics.to_metadata(metrics), folders.require_path(folder)
+        if self._sidecar is None or self._reporter is None:
+            self._inactive.warn_once()
             return
         begun = time.perf_counter()
-        step = counted(step, self._count.last)
-        self._count.alone.check()
+        step = checked_step(step, self._steps.last)
+        self._steps.writer_check.check()
         try:
-            with self._turn.taken():
-                seal = self._taken(step, root, folders.look(root), told)
+            with self._guard.held():
+                seal = self._stage(step, root, folders.scan(root), told)
         except OSError as cause:
             raise errors.CheckpointError(
                 f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "
                 "write or remove files meanwhile"
             ) from cause
-        self._count.alone.sealed(seal)
-        self._count.saved(step)
-        self._reporter.seal(seal, time.perf_counter() - begun)
+        self._steps.writer_check.record_seal(seal)
+        self._steps.record_saved(step)
+        self._reporter.report_seal(seal, time.perf_counter() - begun)
 
-    def restore(self, folder: str | os.PathLike[str], *, refused: tuple[Refused, ...] = ()) -> int:
+    def restore(
+        self, folder: str | os.PathLike[str], *, refused: tuple[RejectedStep, ...] = ()
+    ) -> int:
         """Put back the newest files that all ranks have in common; every rank must call it.
 
         Args:
@@ -148,22 +150,22 @@ class DirectoryCheckpointer:
                 be written; steps were saved since the process asked first, or by another process;
                 or another checkpointer of this one has restored.
         """
-        named = folders.named(folder)
-        if self._link is None:
-            self._outside.say()
+        named = folders.require_path(folder)
+        if self._sidecar is None:
+            self._inactive.warn_once()
             return 0
-        root = folders.to_make(named)
-        self._count.restore_by(self._own)
-        self._count.begin()
-        self._count.alone.check()
-        reply = Recovery(self._settings, self._link).bring(refused=refused)
-        self._count.restored(reply.step)
+        root = folders.resolve_target(named)
+        self._steps.claim_restore(self._session)
+        self._steps.begin_restore()
+        self._steps.writer_check.check()
+        reply = RestoreClient(self._settings, self._sidecar).request_slot(refused=refused)
+        self._steps.record_restored(reply.step)
         if reply.step is None:
             return 0
-        with opened(reply) as (found, buffer):
+        with open_slot(reply) as (found, buffer):
             state = plain_data.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
             try:
-                _made(root, folders.from_plain(state), found, buffer)
+                _restore_folder(root, folders.from_plain(state), found, buffer)
             except OSError as cause:
                 raise errors.CheckpointError(
                     f"step {reply.step} cannot be put into {root}: {cause}; name a folder that can "
@@ -187,10 +189,10 @@ class DirectoryCheckpointer:
             InputError: an unknown level.
             SidecarUnavailable: the sidecar does not answer.
         """
-        if self._link is None:
-            self._outside.say()
+        if self._sidecar is None:
+            self._inactive.warn_once()
             return False
-        return self._link.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
+        return self._sidecar.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Report what is left; safe to call twice."""
@@ -198,13 +200,21 @@ class DirectoryCheckpointer:
         if self._reporter is not None:
             self._reporter.close()
 
-    def _taken(self, step: int, root: pathlib.Path, found: Folder, told: Mapping[str, str]) -> Seal:
+    def _stage(
+        self,
+        step: int,
+        root: pathlib.Path,
+        listing: FolderListing,
+        metric_metadata: Mapping[str, str],
+    ) -> Seal:
         """Copy the files into a slot and seal it."""
-        files = {_BEFORE + file.path: file for file in found.files}
+        files = {_PREFIX + file.path: file for file in listing.files}
         metadata = {
-            STATE_KEY: json.dumps(plain_data.encode({"folder": found.to_plain()})),
-            tensor_layout.KEY: Kinds(frozenset(() if self._replicated else files)).to_text(),
-            **told,
+            STATE_KEY: json.dumps(plain_data.encode({"folder": listing.to_plain()})),
+            tensor_layout.LAYOUT_KEY: TensorLayout(
+                frozenset(() if self._replicated else files)
+            ).to_text(),
+            **metric_metadata,
         }
         entries = (Entry(name, "U8", (file.size,), 1) for name, file in files.items())
         layout = snapshot.plan(entries, metadata)
@@ -212,9 +222,9 @@ class DirectoryCheckpointer:
         assert head is not None  # noqa: S101 - a new layout has room for its own header
         with self._arena(layout.length).fill() as filling:
             os.pwrite(filling.descriptor, head, 0)
-            for place in layout.placed:
+            for place in layout.tensors:
                 os.lseek(filling.descriptor, place.begin, os.SEEK_SET)
-                folders.take(root, files[place.entry.name], filling.descriptor)
+                folders.read_into(root, files[place.entry.name], filling.descriptor)
             return filling.seal(
                 step=step,
                 length=layout.length,
@@ -226,8 +236,8 @@ class DirectoryCheckpointer:
 
     def _arena(self, length: int) -> Arena:
         """Slots that can hold so many bytes."""
-        assert self._link is not None  # noqa: S101 - no save gets here without one
-        reply = self._link.ask(
+        assert self._sidecar is not None  # noqa: S101 - no save gets here without one
+        reply = self._sidecar.request(
             names.PATH_ARENA,
             ArenaRequest(self._settings.local_rank, length),
             ArenaReply,
@@ -237,37 +247,41 @@ class DirectoryCheckpointer:
         return Arena(pathlib.Path(reply.directory))
 
 
-def _made(root: pathlib.Path, listed: Folder, found: Snapshot, buffer: mmap.mmap) -> None:
-    with atomic_replace.aside(root) as beside:
+def _restore_folder(
+    root: pathlib.Path, listing: FolderListing, header: Snapshot, buffer: mmap.mmap
+) -> None:
+    with atomic_replace.staged_folder(root) as beside:
         made = beside / root.name
         made.mkdir()
-        put(listed, found, buffer, made)
+        write_files(listing, header, buffer, made)
         made.rename(root)
 
 
-def put(listed: Folder, found: Snapshot, buffer: mmap.mmap, root: pathlib.Path) -> None:
+def write_files(
+    listing: FolderListing, header: Snapshot, buffer: mmap.mmap, root: pathlib.Path
+) -> None:
     """Write a snapshot's files into an empty folder.
 
     Args:
-        listed: what the snapshot's state says of them.
-        found: the snapshot's header.
+        listing: what the snapshot's state says of them.
+        header: the snapshot's header.
         buffer: its bytes.
         root: the folder.
 
     Raises:
         OSError: the file system refused.
     """
-    for path in listed.folders:
+    for path in listing.folders:
         (root / path).mkdir()
     with memoryview(buffer) as view:
-        for file in listed.files:
-            place = found.tensors[_BEFORE + file.path]
+        for file in listing.files:
+            place = header.tensors[_PREFIX + file.path]
             with (root / file.path).open("xb") as target:
                 target.write(view[place.begin : place.end])
             (root / file.path).chmod(file.mode)
     # Last, so that nothing is written through one.
-    for path, target_path in listed.links:
+    for path, target_path in listing.links:
         (root / path).symlink_to(target_path)
     # What is in them is there: they may be shut, the inner ones first.
-    for path, mode in reversed(list(zip(listed.folders, listed.modes, strict=False))):
+    for path, mode in reversed(list(zip(listing.folders, listing.modes, strict=False))):
         (root / path).chmod(mode)

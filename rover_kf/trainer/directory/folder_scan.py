@@ -18,7 +18,7 @@ from rover_kf import errors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class File:
+class FileEntry:
     """A regular file."""
 
     path: str
@@ -26,15 +26,15 @@ class File:
     mode: int
     """Permission bits."""
     size: int = 0
-    changed: int = 0
+    mtime_ns: int = 0
     """Nanoseconds of its last change, to tell whether it was written meanwhile."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Folder:
+class FolderListing:
     """What is in a folder; paths are relative to it."""
 
-    files: tuple[File, ...]
+    files: tuple[FileEntry, ...]
     folders: tuple[str, ...]
     """Parents in front."""
     links: tuple[tuple[str, str], ...]
@@ -53,7 +53,7 @@ class Folder:
         }
 
 
-def named(path: str | os.PathLike[str]) -> pathlib.Path:
+def require_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """A folder that a script names.
 
     Raises:
@@ -67,14 +67,14 @@ def named(path: str | os.PathLike[str]) -> pathlib.Path:
     return pathlib.Path(path)
 
 
-def to_make(named: pathlib.Path) -> pathlib.Path:
+def resolve_target(path: pathlib.Path) -> pathlib.Path:
     """Where a folder is made that a script names; links are followed.
 
     Raises:
         InputError: something is there already, or it is the root of a volume, which cannot be put
             in its place whole.
     """
-    root = _reached(named)
+    root = _real_path(path)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise errors.InputError(
             f"{root} is there already; if a process before this one in the same pod was given it, "
@@ -89,7 +89,7 @@ def to_make(named: pathlib.Path) -> pathlib.Path:
     return root
 
 
-def look(root: pathlib.Path) -> Folder:
+def scan(root: pathlib.Path) -> FolderListing:
     """List a folder.
 
     Raises:
@@ -98,20 +98,22 @@ def look(root: pathlib.Path) -> Folder:
     """
     if not root.is_dir():
         raise errors.InputError(f"{root} is no folder; save what the framework has written")
-    found = [(path, path.lstat()) for path in _below(root)]
+    found = [(path, path.lstat()) for path in _walk(root)]
     files, folders, links, modes = [], [], [], []
     for path, status in found:
         name = _name(path, root)
         if stat.S_ISREG(status.st_mode):
-            files.append(File(name, status.st_mode & 0o777, status.st_size, status.st_mtime_ns))
+            files.append(
+                FileEntry(name, status.st_mode & 0o777, status.st_size, status.st_mtime_ns)
+            )
         elif stat.S_ISDIR(status.st_mode):
             folders.append(name)
             modes.append(status.st_mode & 0o777)
         elif stat.S_ISLNK(status.st_mode):
             target = str(path.readlink())
             check_link(name, target)
-            if not _reached(path).is_relative_to(_reached(root)):
-                raise errors.UnsupportedState(_leads_out(name, target))
+            if not _real_path(path).is_relative_to(_real_path(root)):
+                raise errors.UnsupportedState(_escape_message(name, target))
             links.append((name, target))
         else:
             raise errors.UnsupportedState(
@@ -120,10 +122,10 @@ def look(root: pathlib.Path) -> Folder:
             )
     if not files:
         raise errors.InputError(f"{root} has no file in it; save after the framework has written")
-    return Folder(tuple(files), tuple(folders), tuple(links), tuple(modes))
+    return FolderListing(tuple(files), tuple(folders), tuple(links), tuple(modes))
 
 
-def take(root: pathlib.Path, file: File, slot: int) -> None:
+def read_into(root: pathlib.Path, file: FileEntry, slot: int) -> None:
     """Have the kernel copy a file's bytes to where a slot's descriptor stands.
 
     Args:
@@ -146,29 +148,29 @@ def take(root: pathlib.Path, file: File, slot: int) -> None:
         status = os.fstat(source)
     finally:
         os.close(source)
-    if left or (status.st_size, status.st_mtime_ns) != (file.size, file.changed):
+    if left or (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
         raise errors.CheckpointError(
             f"{root / file.path} changed while it was being saved; save after the framework has "
             "finished writing"
         )
 
 
-def from_plain(tree: Any) -> Folder:
+def from_plain(tree: Any) -> FolderListing:
     """What a snapshot lists; nothing in it leads out of the folder.
 
     Raises:
         CheckpointError: another kind of script has saved it.
-        TornSnapshot: a path leads out of the folder.
+        CorruptSnapshot: a path leads out of the folder.
     """
     inside = tree.get("folder") if isinstance(tree, dict) else None
     if not isinstance(inside, dict):
         kinds = sorted(map(str, tree)) if isinstance(tree, dict) else type(tree).__name__
-        raise errors.DoesNotFit(
+        raise errors.IncompatibleState(
             f"the job's state has {kinds} and no folder; it was saved by another script, whose own "
             "restore brings it back"
         )
-    found = Folder(
-        tuple(File(str(path), int(mode)) for path, mode in inside["files"]),
+    found = FolderListing(
+        tuple(FileEntry(str(path), int(mode)) for path, mode in inside["files"]),
         tuple(map(str, inside["folders"])),
         tuple((str(path), str(target)) for path, target in inside["links"]),
         tuple(map(int, inside.get("modes", ()))),
@@ -178,7 +180,7 @@ def from_plain(tree: Any) -> Folder:
     for name in (*names, *links):
         parents = {str(parent) for parent in pathlib.PurePosixPath(name).parents}
         if not _is_inside(name) or parents & links:
-            raise errors.TornSnapshot(f"{name!r} in a snapshot of a folder leads out of it")
+            raise errors.CorruptSnapshot(f"{name!r} in a snapshot of a folder leads out of it")
     for name, target in found.links:
         check_link(name, target)
     return found
@@ -192,19 +194,19 @@ def check_link(name: str, target: str) -> None:
     """
     reached = os.path.normpath(str(pathlib.PurePosixPath(name).parent / target))
     if target.startswith("/") or reached == ".." or reached.startswith("../"):
-        raise errors.UnsupportedState(_leads_out(name, target))
+        raise errors.UnsupportedState(_escape_message(name, target))
 
 
-def _below(root: pathlib.Path) -> Iterator[pathlib.Path]:
+def _walk(root: pathlib.Path) -> Iterator[pathlib.Path]:
     """All that is in it, parents in front; links are not followed."""
     for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
         path = pathlib.Path(entry.path)
         yield path
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(path)
+            yield from _walk(path)
 
 
-def _reached(path: pathlib.Path) -> pathlib.Path:
+def _real_path(path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(os.path.realpath(path))  # Path.resolve has no answer to a loop of links
 
 
@@ -225,7 +227,7 @@ def _is_inside(name: str) -> bool:
     return not ({"", ".", ".."} & set(parts)) and "\0" not in name
 
 
-def _leads_out(name: str, target: str) -> str:
+def _escape_message(name: str, target: str) -> str:
     return (
         f"{name} is a link to {target}, out of the folder, where it would be missing after a "
         "restore; put the file itself into the folder, or remove the link"

@@ -49,7 +49,7 @@ class Trainer(transformers.Trainer):
         """Saves and restores; its ``checkpointer`` can be waited for."""
         self.add_callback(self.flash)
         self._position: str | None = None
-        self._stream_place = 0, 0
+        self._stream_position = 0, 0
 
     def train(
         self,
@@ -72,7 +72,7 @@ class Trainer(transformers.Trainer):
             (pathlib.Path(folder) / _STATE_FILE).write_text(position)
             self._position = folder
             accumulated = self.args.gradient_accumulation_steps
-            self._stream_place = trainer_state.stream_place(position, accumulated)
+            self._stream_position = trainer_state.stream_position(position, accumulated)
             return super().train(folder, *args, **kwargs)
 
     def _load_from_checkpoint(
@@ -90,14 +90,14 @@ class Trainer(transformers.Trainer):
         if self.state.global_step >= max_steps:
             return epochs, 0  # Trainer's own resume would train a step more
         if epochs == sys.maxsize and not self.args.ignore_data_skip:
-            return self._stream_place  # it would look for it in the first pass
+            return self._stream_position  # it would look for it in the first pass
         return found
 
     def _load_callback_state(self) -> None:
         super()._load_callback_state()
         if self._position is not None and not self.args.restore_callback_states_from_checkpoint:
             kept: Any = self.state.stateful_callbacks
-            trainer_state.give_back(kept, self.callback_handler.callbacks)
+            trainer_state.restore_callbacks(kept, self.callback_handler.callbacks)
 
     def _load_best_model(self) -> None:
         self.flash.end(self.args, self.state)
@@ -119,7 +119,7 @@ class FlashCallback(transformers.TrainerCallback):
         self.checkpointer = Checkpointer()
         self._generators = EpochGenerators()
         self._done, self._ahead = 0, 0
-        self._measured: tuple[int, dict[str, float]] = (0, {})
+        self._metrics: tuple[int, dict[str, float]] = (0, {})
         self._resumes = self._over = False
 
     def position(self) -> str | None:
@@ -137,7 +137,7 @@ class FlashCallback(transformers.TrainerCallback):
             return None
         text = found.get("trainer")
         if not isinstance(text, str):
-            raise errors.DoesNotFit(
+            raise errors.IncompatibleState(
                 f"the job's state has {sorted(map(str, found))} and no Trainer's; it was saved by "
                 "another script. Start this one as another job"
             )
@@ -153,7 +153,7 @@ class FlashCallback(transformers.TrainerCallback):
             self._resumes = False
             found: dict[str, Any] = self._state()
             self._done = self.checkpointer.restore(found)
-            trainer_state.go_on_adding(self._trainer, found.get("unlogged", []))
+            trainer_state.resume_metrics(self._trainer, found.get("unlogged", []))
             self._ahead = self._done - state.global_step
         else:  # anew, perhaps with smaller batches (auto_find_batch_size); numbers never go back
             self._ahead = max(self._done - state.global_step, 0)
@@ -177,9 +177,9 @@ class FlashCallback(transformers.TrainerCallback):
     ) -> None:
         """Keep what was measured of this step; several data sets are told one after the other."""
         del args, control
-        step, before = self._measured
+        step, before = self._metrics
         known = before if step == state.global_step else {}
-        self._measured = (state.global_step, {**known, **format_metrics.numbers(metrics)})
+        self._metrics = (state.global_step, {**known, **format_metrics.numeric_only(metrics)})
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -219,7 +219,7 @@ class FlashCallback(transformers.TrainerCallback):
         if self._over or step <= self._done:
             return
         self._done = step
-        of, told = self._measured
+        of, told = self._metrics
         found, metrics = self._state(), dict(told if of == state.global_step else {})
         if metrics and step % self.checkpointer.every and step < last:
             self.checkpointer.save(step, found, metrics=metrics)  # it would not be due
@@ -234,8 +234,8 @@ class FlashCallback(transformers.TrainerCallback):
     def _state(self) -> dict[str, object]:
         trainer = self._trainer
         found = {
-            "trainer": trainer_state.of(trainer.state, _exportable(trainer)),
-            "unlogged": trainer_state.unlogged(trainer),
+            "trainer": trainer_state.state_json(trainer.state, _exportable(trainer)),
+            "unlogged": trainer_state.unlogged_loss(trainer),
             "model": trainer.model,
             # Accelerate's wrapper has a state of its own class; the optimizer inside has all of it.
             "optimizer": getattr(trainer.optimizer, "optimizer", trainer.optimizer),

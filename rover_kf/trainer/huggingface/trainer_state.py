@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def of(state: Any, exportable: Iterable[Any]) -> str:
+def state_json(state: Any, exportable: Iterable[Any]) -> str:
     """The text.
 
     Args:
@@ -35,7 +35,7 @@ def _plain(value: object) -> object:
     return tolist() if tolist is not None else str(value)
 
 
-def stream_place(text: str, accumulated: int) -> tuple[int, int]:
+def stream_position(text: str, accumulated: int) -> tuple[int, int]:
     """Where data without a length had got to: whole passes, and batches of the next one.
 
     Args:
@@ -48,38 +48,38 @@ def stream_place(text: str, accumulated: int) -> tuple[int, int]:
     return passes, round((state["epoch"] - passes) * state["max_steps"] * accumulated)
 
 
-def give_back(kept: Mapping[str, Any], callbacks: Iterable[Any]) -> None:
+def restore_callbacks(saved: Mapping[str, Any], callbacks: Iterable[Any]) -> None:
     """Set what callbacks had counted; how they were made is the script's.
 
     Args:
-        kept: as the text has it, by the name of a class.
+        saved: as the text has it, by the name of a class.
         callbacks: of this process.
     """
     by_name: dict[str, list[Any]] = {}
     for callback in callbacks:
         by_name.setdefault(type(callback).__name__, []).append(callback)
-    for name, told in kept.items():
+    for name, told in saved.items():
         states = told if isinstance(told, list) else [told]
         for callback, one in zip(by_name.get(name, ()), states, strict=False):
             for attribute, value in one.get("attributes", {}).items():
                 setattr(callback, attribute, value)
 
 
-def unlogged(trainer: Any) -> list[float]:
+def unlogged_loss(trainer: Any) -> list[float]:
     """Losses that Trainer has added up since it last logged their mean, and the step of that."""
     total = getattr(trainer, "_tr_loss", None)
     return [] if total is None else [float(total.item()), trainer._globalstep_last_logged]  # noqa: SLF001 - it has no other door
 
 
-def go_on_adding(trainer: Any, kept: list[float]) -> None:
+def resume_metrics(trainer: Any, saved: list[float]) -> None:
     """Have the next mean be of all steps since then, as in a process that nobody killed.
 
     Args:
         trainer: that has begun to train, and counts from the step that it goes on from.
-        kept: what ``unlogged`` gave.
+        saved: what ``unlogged`` gave.
     """
-    if kept:
-        total, since = kept
+    if saved:
+        total, since = saved
         trainer._tr_loss += total - trainer._tr_loss.item()  # noqa: SLF001 - as above
         trainer._globalstep_last_logged = int(since)  # noqa: SLF001
         trainer._total_loss_scalar -= total  # noqa: SLF001 - the mean of this process's own steps

@@ -31,8 +31,8 @@ from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.lightning import fit_state
 from rover_kf.trainer.lightning.data_order import DataOrder
 from rover_kf.trainer.lightning.fit_state import FitState
-from rover_kf.trainer.rng_state import HeldGenerators
-from rover_kf.trainer.state.compiled_modules import plain_name
+from rover_kf.trainer.rng_state import DeferredGenerators
+from rover_kf.trainer.state.compiled_modules import strip_compile_prefix
 
 _log = logging.getLogger("rover_kf")
 
@@ -56,7 +56,7 @@ class FlashCheckpoint(Callback):
     def __init__(self, *, every: int | None = None, overlap: bool | None = None) -> None:
         self.checkpointer = Checkpointer(every=every, overlap=overlap)
         """Can be waited for, and knows where a state came from."""
-        self._generators, self._order = HeldGenerators(), DataOrder()
+        self._generators, self._order = DeferredGenerators(), DataOrder()
         self._done = 0
         self._total: int | None = None
         self._measured: tuple[int, dict[str, float]] = (0, {})
@@ -80,7 +80,7 @@ class FlashCheckpoint(Callback):
             return
         found: Any = self.checkpointer.peek()
         if found is not None and not isinstance(found.get("data"), dict):
-            raise errors.DoesNotFit(
+            raise errors.IncompatibleState(
                 f"the job's state has {sorted(map(str, found))} and no data's place; it was saved "
                 "by another script. Start this one as another job"
             )
@@ -127,7 +127,7 @@ class FlashCheckpoint(Callback):
         del pl_module
         if not trainer.sanity_checking:
             found = {name: value.item() for name, value in trainer.callback_metrics.items()}
-            self._measured = (trainer.global_step, metrics.numbers(found))
+            self._measured = (trainer.global_step, metrics.numeric_only(found))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report what is left, also where all was trained already and ``fit()`` only restored."""
@@ -154,7 +154,7 @@ class FlashCheckpoint(Callback):
             return
         self._resumes = False
         on_run_start(fetcher)
-        self._order.go_on(trainer, fetcher)
+        self._order.resume(trainer, fetcher)
         # Else no schedule that follows a metric is told of this epoch: metrics are there, too.
         trainer.fit_loop._restarting = False  # noqa: SLF001 - as the loop does after an epoch
 
@@ -219,7 +219,7 @@ def _prune(module: LightningModule, names: Collection[str]) -> None:
     """
     for path, part in module.named_modules():
         for name in [*part._parameters]:  # noqa: SLF001 - what it has itself, and nobody below it
-            place = ".".join(filter(None, (plain_name(path), name)))
+            place = ".".join(filter(None, (strip_compile_prefix(path), name)))
             if {f"{place}_orig", f"{place}_mask"}.issubset(names):
                 prune.identity(part, name)  # type: ignore[no-untyped-call] # torch's
 

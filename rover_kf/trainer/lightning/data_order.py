@@ -36,10 +36,10 @@ class DataOrder:
             saved: what ``state`` gave; None: nothing was saved.
         """
         if saved is None:
-            self._begin = _taken()
+            self._begin = _export_rng_state()
             return
         self._begin, self._epoch = saved["begin"], saved["epoch"]
-        _set(self._begin)
+        _import_rng_state(self._begin)
 
     def state(self) -> dict[str, Any]:
         """Plain data, an entry of a Checkpointer's state."""
@@ -70,11 +70,11 @@ class DataOrder:
             start: makes the iterator over its batches, but for the first epoch of a process, whose
                 iterator is there.
         """
-        before = _taken(_own(trainer)) if self._drawn else None
+        before = _export_rng_state(_loader_generators(trainer)) if self._drawn else None
         start()
         self._epoch, self._drawn = before, True
 
-    def go_on(self, trainer: Any, fetcher: Any) -> None:
+    def resume(self, trainer: Any, fetcher: Any) -> None:
         """Have the next batch come that the job was about to use; the epoch has been started."""
         loop, self._drawn = trainer.fit_loop, True
         used = loop.epoch_loop.batch_progress.current.ready
@@ -86,14 +86,14 @@ class DataOrder:
             return
         fetcher.fetched -= used
         if self._epoch is not None:
-            _set(self._epoch, _own(trainer))
+            _import_rng_state(self._epoch, _loader_generators(trainer))
             iter(fetcher)
         for _ in range(used):
             next(fetcher, None)  # with more ranks than before, an epoch may have fewer batches
 
     def end(self, trainer: Any) -> None:
         """The last epoch is over; who trains on begins another one."""
-        self._epoch = _taken(_own(trainer))
+        self._epoch = _export_rng_state(_loader_generators(trainer))
 
     def samples(self, trainer: Any) -> int:
         """That a rank uses in an optimizer step; 0 if its data loader does not tell."""
@@ -102,7 +102,7 @@ class DataOrder:
         return size * trainer.accumulate_grad_batches if isinstance(size, int) else 0
 
 
-def _own(trainer: Any) -> list[torch.Generator]:
+def _loader_generators(trainer: Any) -> list[torch.Generator]:
     """The generators that data loaders were given, in their order."""
     found = []
     for loader in trainer.fit_loop._combined_loader.flattened:  # noqa: SLF001 - the loop's own
@@ -111,17 +111,17 @@ def _own(trainer: Any) -> list[torch.Generator]:
     return [generator for generator in found if isinstance(generator, torch.Generator)]
 
 
-def _taken(own: Sequence[torch.Generator] = ()) -> dict[str, Any]:
+def _export_rng_state(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
     """The random generators as plain data, without a device's: no data loader uses those."""
     found = Generators().state_dict()
     found.pop("cuda", None)
-    loaders = [bytes(generator.get_state().tolist()) for generator in own]
+    loaders = [bytes(generator.get_state().tolist()) for generator in generators]
     return {**found, "torch": bytes(found["torch"].tolist()), "loaders": loaders}
 
 
-def _set(taken: dict[str, Any], own: Sequence[torch.Generator] = ()) -> None:
-    Generators().load_state_dict({**taken, "torch": _tensor(taken["torch"])})
-    for generator, kept in zip(own, taken.get("loaders", ()), strict=False):
+def _import_rng_state(state: dict[str, Any], generators: Sequence[torch.Generator] = ()) -> None:
+    Generators().load_state_dict({**state, "torch": _tensor(state["torch"])})
+    for generator, kept in zip(generators, state.get("loaders", ()), strict=False):
         generator.set_state(_tensor(kept))
 
 

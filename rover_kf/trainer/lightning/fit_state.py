@@ -43,9 +43,11 @@ class FitState:
         )
         for key in _LEFT_OUT:
             found.pop(key, None)
-        own = set(map(_place, self._parameters().values()))
+        own = set(map(_memory_key, self._parameters().values()))
         made = found.pop(_TENSORS)
-        found[_TENSORS] = {name: item for name, item in made.items() if _place(item) not in own}
+        found[_TENSORS] = {
+            name: item for name, item in made.items() if _memory_key(item) not in own
+        }
         parameters = trainer.lightning_module.named_parameters()
         found[_FROZEN] = [name for name, one in parameters if not one.requires_grad]
         found[_STOPS] = trainer.should_stop
@@ -65,11 +67,11 @@ class FitState:
         connector.restore_loops()
         connector.restore_lr_schedulers()
         if _METRICS in state_dict:  # versions before this one have saved none of these
-            self._go_on(state_dict)
+            self._resume(state_dict)
         # What ckpt_path has brought must not go over it.
         connector._loaded_checkpoint = {}  # noqa: SLF001
 
-    def _go_on(self, kept: dict[str, Any]) -> None:
+    def _resume(self, kept: dict[str, Any]) -> None:
         trainer, frozen = self._trainer, frozenset(kept[_FROZEN])
         for name, parameter in trainer.lightning_module.named_parameters():
             parameter.requires_grad_(name not in frozen)
@@ -87,7 +89,7 @@ class FitState:
         return found
 
 
-def _place(item: object) -> int:
+def _memory_key(item: object) -> int:
     """Where a tensor is in memory; else which object it is."""
     return item.data_ptr() if isinstance(item, torch.Tensor) else id(item)
 

@@ -29,12 +29,12 @@ _REFUSALS = ("Error(s) in loading state_dict for ", "loaded state dict ")
 """How messages of Module.load_state_dict and Optimizer.load_state_dict begin."""
 
 
-def tell_given_apart(state: Mapping[str, object]) -> None:
+def warn_detached_state_dicts(state: Mapping[str, object]) -> None:
     """Say which entries are what an optimizer's ``state_dict()`` gave, in its place.
 
     It comes back, but nobody puts it into the optimizer, which would train on from a fresh start.
     """
-    found = [f"state{path}" for path in _given_apart(state, "")]
+    found = [f"state{path}" for path in _detached_state_dicts(state, "")]
     if found:
         _log.warning(
             "rover-kf: %s is a state dict of an optimizer, which gets nothing of it by itself: put "
@@ -43,25 +43,25 @@ def tell_given_apart(state: Mapping[str, object]) -> None:
         )
 
 
-def _given_apart(value: object, path: str) -> Iterator[str]:
+def _detached_state_dicts(value: object, path: str) -> Iterator[str]:
     if not isinstance(value, dict):
         return
     if value.keys() == {"state", "param_groups"}:
         yield path
         return
     for key, item in value.items():
-        yield from _given_apart(item, f"{path}[{key!r}]")
+        yield from _detached_state_dicts(item, f"{path}[{key!r}]")
 
 
-def check_lacking(live: dict[Any, Any], saved: Collection[Any], path: str) -> None:
+def check_missing(live: dict[Any, Any], saved: Collection[Any], path: str) -> None:
     """What has tensors or is loaded must have been saved; plain values may be new.
 
     Raises:
-        DoesNotFit: it was not.
+        IncompatibleState: it was not.
     """
     for key in [key for key in live if key not in saved]:
         if any(is_stateful(leaf) or isinstance(leaf, torch.Tensor) for leaf in _leaves(live[key])):
-            raise errors.DoesNotFit(
+            raise errors.IncompatibleState(
                 f"state{path}[{key!r}] is not in the checkpoint, which has "
                 f"{sorted(map(str, saved))}; {OTHER_SCRIPT}"
             )
@@ -76,12 +76,12 @@ def check_replaceable(live: object, tree: Any, path: str) -> None:
         path: where it stands.
 
     Raises:
-        DoesNotFit: it does.
+        IncompatibleState: it does.
     """
     held = next((leaf for leaf in _leaves(live) if _is_referred_to(leaf)), None)
     if held is not None:
         inside = "" if held is live else f" with a {type(held).__name__} in it"
-        raise errors.DoesNotFit(
+        raise errors.IncompatibleState(
             f"state{path} is {_form(live)}{inside}, which cannot be loaded from what the "
             f"checkpoint has there: {_saved_form(tree)}; {OTHER_SCRIPT}"
         )
@@ -91,21 +91,21 @@ def check_shape(live: torch.Tensor, saved: torch.Tensor, path: str) -> None:
     """A plain tensor of another shape is one that the loop has put there, and is taken.
 
     Raises:
-        DoesNotFit: others refer to the live one, and it cannot have that shape.
+        IncompatibleState: others refer to the live one, and it cannot have that shape.
     """
     if _is_referred_to(live):
-        raise errors.DoesNotFit(
+        raise errors.IncompatibleState(
             f"state{path} is a tensor of shape {tuple(live.shape)}, the checkpoint has one of "
             f"shape {tuple(saved.shape)}; {OTHER_SCRIPT}"
         )
 
 
 @contextlib.contextmanager
-def fitting(target: Any, path: str) -> Iterator[None]:
+def compatible(target: Any, path: str) -> Iterator[None]:
     """Around load_state_dict of torch's modules and optimizers, which say what does not fit.
 
     Raises:
-        DoesNotFit: they have said so; what else they raise may be another thing.
+        IncompatibleState: they have said so; what else they raise may be another thing.
     """
     needed = _needed(target)
     try:
@@ -114,7 +114,7 @@ def fitting(target: Any, path: str) -> Iterator[None]:
         said = str(cause).strip()
         if not said.startswith(_REFUSALS):
             raise
-        raise errors.DoesNotFit(
+        raise errors.IncompatibleState(
             f"state{path}, {type(target).__name__}, is not what the checkpoint has: {said}; "
             "what a script adds while it trains (layers, add_param_group) has to be there before "
             f"restore, and Checkpointer.peek tells how far the saved state was. Or {OTHER_SCRIPT}"
@@ -122,10 +122,10 @@ def fitting(target: Any, path: str) -> Iterator[None]:
     except KeyError as cause:
         if not needed:
             raise
-        raise _another_class(target, path, cause.args) from cause
+        raise _other_class_error(target, path, cause.args) from cause
     lacking = needed.difference(*target.param_groups) if needed else ()
     if lacking:
-        raise _another_class(target, path, sorted(lacking))
+        raise _other_class_error(target, path, sorted(lacking))
 
 
 def _needed(target: Any) -> set[str]:
@@ -140,8 +140,10 @@ def _needed(target: Any) -> set[str]:
     return set(target.defaults).intersection(*target.param_groups)
 
 
-def _another_class(target: object, path: str, lacking: Iterable[object]) -> errors.DoesNotFit:
-    return errors.DoesNotFit(
+def _other_class_error(
+    target: object, path: str, lacking: Iterable[object]
+) -> errors.IncompatibleState:
+    return errors.IncompatibleState(
         f"state{path}, {type(target).__name__}, cannot go on from what the checkpoint has: that "
         f"lacks {', '.join(map(repr, lacking))}, as it was saved of an optimizer of another class. "
         "Take that class again, or start this one as another job, whose script loads the weights "
@@ -149,7 +151,7 @@ def _another_class(target: object, path: str, lacking: Iterable[object]) -> erro
     )
 
 
-def converts(saved: torch.dtype, live: torch.Tensor) -> bool:
+def is_convertible(saved: torch.dtype, live: torch.Tensor) -> bool:
     """Whether a live tensor takes values of that type, as a module's do when it is loaded.
 
     A plain one takes its own type alone: another is what the loop has put there, exactly.

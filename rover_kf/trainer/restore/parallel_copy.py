@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import torch
 
-from rover_kf.trainer.staging.copy_batches import BATCH_BYTES, copy, cuts
-from rover_kf.trainer.staging.copy_threads import Hands, Work, one_torch_thread
+from rover_kf.trainer.staging.copy_batches import BATCH_BYTES, chunks, copy
+from rover_kf.trainer.staging.copy_threads import CopyThreads, SharedWork, one_torch_thread
 from rover_kf.trainer.state import strides
 from rover_kf.trainer.state.flatten import PLAIN, copyable
 from rover_kf.trainer.state.strides import Strides
@@ -27,37 +27,37 @@ _AHEAD_BYTES = 4 * BATCH_BYTES
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class Copies:
+class ParallelCopies:
     """Asked for one by one, made together.
 
     Args:
         hands: threads that help.
     """
 
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+    def __init__(self, threads: CopyThreads) -> None:
+        self._threads = threads
         self._fresh: list[Pair] = []
         """Into memory of their own, not begun."""
         self._fresh_bytes = 0
         self._live: list[Pair] = []
         """Into the live state."""
-        self._begun: list[Work] = []
+        self._submitted: list[SharedWork] = []
 
-    def of(self, source: torch.Tensor, lies: Strides | None = None) -> torch.Tensor:
+    def schedule_copy(self, source: torch.Tensor, stride: Strides | None = None) -> torch.Tensor:
         """A tensor that will have the source's values after ``fill``.
 
         Args:
             source: contiguous, on the host; read until then.
-            lies: how it is to lie in memory; None: as the source does.
+            stride: how it is to lie in memory; None: as the source does.
         """
-        copy = strides.empty(source, lies)
+        copy = strides.empty(source, stride)
         self._fresh.append((copy, source))
         self._fresh_bytes += source.nbytes
         if self._fresh_bytes >= _AHEAD_BYTES:
-            self._begin()
+            self._submit_fresh()
         return copy
 
-    def into(self, target: torch.Tensor, source: torch.Tensor) -> bool:
+    def schedule_overwrite(self, target: torch.Tensor, source: torch.Tensor) -> bool:
         """Have ``fill`` overwrite a live tensor; False if it has to be done another way.
 
         Args:
@@ -74,23 +74,23 @@ class Copies:
         self._live.append((target.detach(), source))
         return True
 
-    def go_ahead(self, is_over: Callable[[], bool]) -> None:
+    def copy_ahead(self, is_over: Callable[[], bool]) -> None:
         """Copy what ``of`` gave, as long as there is time; the live state stays as it is.
 
         Args:
             is_over: whether ``fill`` could begin, which goes on with it.
         """
-        self._begin()
+        self._submit_fresh()
         with one_torch_thread():
-            for work in self._begun:
+            for work in self._submitted:
                 work.help(is_over)
 
     def fill(self) -> None:
         """Copy the values into all that were asked for."""
-        self._begin()
-        self._lend(_pieces(self._live, BATCH_BYTES))
+        self._submit_fresh()
+        self._submit(_pieces(self._live, BATCH_BYTES))
         self._live = []
-        begun, self._begun = self._begun, []
+        begun, self._submitted = self._submitted, []
         # Nobody waits for the last piece of one while there are pieces of the next.
         with one_torch_thread():
             for work in begun:
@@ -100,21 +100,21 @@ class Copies:
             if work.error is not None:
                 raise work.error
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Give up what has not been copied, and the memory of what has."""
-        for work in self._begun:
+        for work in self._submitted:
             work.cancel()
-        self._fresh, self._live, self._begun = [], [], []
+        self._fresh, self._live, self._submitted = [], [], []
 
-    def _begin(self) -> None:
+    def _submit_fresh(self) -> None:
         if self._fresh:
-            self._lend(_pieces(self._fresh, _AHEAD_BYTES))
+            self._submit(_pieces(self._fresh, _AHEAD_BYTES))
             self._fresh, self._fresh_bytes = [], 0
 
-    def _lend(self, pieces: list[Callable[[], None]]) -> None:
-        work = Work(pieces)
-        self._begun.append(work)
-        self._hands.lend(work)
+    def _submit(self, pieces: list[Callable[[], None]]) -> None:
+        work = SharedWork(pieces)
+        self._submitted.append(work)
+        self._threads.submit(work)
 
 
 def _pieces(pairs: list[Pair], batch_bytes: int) -> list[Callable[[], None]]:
@@ -136,7 +136,7 @@ def _pieces(pairs: list[Pair], batch_bytes: int) -> list[Callable[[], None]]:
 def _calls(pairs: list[Pair]) -> list[Callable[[], None]]:
     targets = [copyable(target) for target, _ in pairs]
     sources = [copyable(source) for _, source in pairs]
-    parts = cuts(sources[0]) if len(pairs) == 1 and targets[0].is_contiguous() else []
+    parts = chunks(sources[0]) if len(pairs) == 1 and targets[0].is_contiguous() else []
     if not parts:
         return [functools.partial(copy, targets, sources)]
     there, here = targets[0].view(-1), sources[0].view(-1)

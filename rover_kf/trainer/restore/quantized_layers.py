@@ -21,38 +21,38 @@ from rover_kf import errors
 _LAST = ".quant_state.bitsandbytes__"
 
 
-def take_beside(given: Any, module: torch.nn.Module, path: str) -> None:
+def load_quant_state(state_dict: Any, module: torch.nn.Module, path: str) -> None:
     """Write what stands beside packed weights into a module's own, and take it out.
 
     Args:
-        given: what load_state_dict is going to be called with.
+        state_dict: what load_state_dict is going to be called with.
         module: that is going to load it.
         path: of it in the state.
 
     Raises:
-        DoesNotFit: the module's weights are not packed, or were quantized otherwise.
+        IncompatibleState: the module's weights are not packed, or were quantized otherwise.
     """
-    beside = _beside(given) if isinstance(given, Mapping) else []
+    beside = _quant_state_names(state_dict) if isinstance(state_dict, Mapping) else []
     if not beside:
         return
-    saved = {name: given.pop(name) for name in beside}
+    saved = {name: state_dict.pop(name) for name in beside}
     live, weights = module.state_dict(), dict(module.named_parameters(remove_duplicate=False))
     for name, tensor in saved.items():
         if name in live and live[name].shape == tensor.shape:
             live[name].copy_(tensor)
         if _LAST in name:
-            _take_offset(tensor, weights.get(name.partition(_LAST)[0]))
+            _load_offset(tensor, weights.get(name.partition(_LAST)[0]))
     told = module.state_dict()  # some of it is made at each look: that has to be the same already
     for name, tensor in saved.items():
         if name not in told or not torch.equal(told[name].cpu(), tensor.cpu()):
-            raise errors.DoesNotFit(
+            raise errors.IncompatibleState(
                 f"state{path}[{name!r}] says how a layer of four bits was quantized, and the live "
                 "one is not quantized so: build the model as it was, on its device and with the "
                 "same settings, before restore. Or start this one as another job to begin anew"
             )
 
 
-def _take_offset(packed: torch.Tensor, weight: torch.Tensor | None) -> None:
+def _load_offset(packed: torch.Tensor, weight: torch.Tensor | None) -> None:
     """The one number that is no tensor: a mean, which another device may round otherwise."""
     offset = getattr(getattr(weight, "quant_state", None), "offset", None)
     if isinstance(offset, torch.Tensor):
@@ -60,7 +60,7 @@ def _take_offset(packed: torch.Tensor, weight: torch.Tensor | None) -> None:
         offset.fill_(told.get("nested_offset", 0.0))
 
 
-def _beside(given: Mapping[Any, Any]) -> list[str]:
+def _quant_state_names(given: Mapping[Any, Any]) -> list[str]:
     names = [name for name in given if isinstance(name, str)]
     weights = {name.partition(_LAST)[0] for name in names if _LAST in name}
     if not weights:

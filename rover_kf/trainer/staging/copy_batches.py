@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from rover_kf.checkpoint.format.snapshot import Placed
+from rover_kf.checkpoint.format.snapshot import PlacedTensor
 from rover_kf.trainer.staging.cuda import Pair
 from rover_kf.trainer.state.addresses import Addresses
 from rover_kf.trainer.state.flatten import copyable
-from rover_kf.trainer.state.outline import marks
+from rover_kf.trainer.state.outline import tensor_specs
 
-TakeSlot = Callable[[], int]
+SlotSupplier = Callable[[], int]
 """Gives the number of the slot of a save."""
 
 BATCH_BYTES = 4 << 20
 """A millisecond: what a thread may hold up that waits for the whole."""
-ALONE_BYTES = 64 << 20
+SINGLE_THREAD_BYTES = 64 << 20
 """Where one thread copies and is waited for; how long a signal may wait, ten milliseconds."""
 
 
@@ -30,36 +30,36 @@ class Batch:
     """Tensors that are copied in one call."""
 
     names: tuple[str, ...]
-    places: tuple[int, ...]
+    indexes: tuple[int, ...]
     """Of each in the order of the state's tensors."""
     targets: tuple[Sequence[torch.Tensor], ...]
     """Of each slot, in the names' order."""
-    late: bool
+    deferred: bool
     """May be copied after save() has returned."""
     plain: bool
     """Torch can copy all of their types."""
-    marks: Sequence[object]
+    tensor_specs: Sequence[object]
     """Shapes and types of the targets."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class CopySource:
     """What one save copies."""
 
     step: int
     tensors: Sequence[torch.Tensor]
     """Of the whole state."""
-    at: Addresses
+    data_ptrs: Addresses
     """Where they were when save() was called; of none where nothing is copied late."""
     on_device: bool
     """Whether some of them are on a CUDA device."""
 
 
 def batches(
-    placed: Iterable[Placed],
+    placed: Iterable[PlacedTensor],
     names: Iterable[str],
     views: Sequence[Mapping[str, torch.Tensor]],
-    late: frozenset[str],
+    deferred: frozenset[str],
     batch_bytes: int = BATCH_BYTES,
 ) -> tuple[Batch, ...]:
     """Put a layout's tensors into batches.
@@ -68,7 +68,7 @@ def batches(
         placed: in file order.
         names: in the order of the state's tensors.
         views: of each slot.
-        late: names of those that may be copied late.
+        deferred: names of those that may be copied late.
         batch_bytes: of the others, about.
     """
     found: list[Batch] = []
@@ -77,18 +77,20 @@ def batches(
         chosen: list[str] = []
         size = 0
         for place in ordered:
-            if (place.entry.name in late) is is_late:
+            if (place.entry.name in deferred) is is_late:
                 chosen.append(place.entry.name)
                 size += place.entry.nbytes
             if size >= (BATCH_BYTES if is_late else batch_bytes):
-                found.append(_batch(chosen, places, views, late=is_late))
+                found.append(_batch(chosen, places, views, deferred=is_late))
                 chosen, size = [], 0
         if chosen:
-            found.append(_batch(chosen, places, views, late=is_late))
+            found.append(_batch(chosen, places, views, deferred=is_late))
     return tuple(found)
 
 
-def copies(chosen: Iterable[Batch], slot: TakeSlot, source: Source) -> list[Callable[[], None]]:
+def copy_calls(
+    chosen: Iterable[Batch], slot: SlotSupplier, source: CopySource
+) -> list[Callable[[], None]]:
     """What copies those batches' tensors on the host: a call each, of a large tensor one a piece.
 
     Args:
@@ -99,14 +101,14 @@ def copies(chosen: Iterable[Batch], slot: TakeSlot, source: Source) -> list[Call
     found: list[Callable[[], None]] = []
     for batch in chosen:
         alone = sources(batch, source.tensors)[0] if len(batch.names) == 1 else None
-        if alone is not None and (parts := cuts(alone)):
-            found += [functools.partial(_copy_cut, batch, slot, alone, cut) for cut in parts]
+        if alone is not None and (parts := chunks(alone)):
+            found += [functools.partial(_copy_chunk, batch, slot, alone, cut) for cut in parts]
         else:
             found.append(functools.partial(_copy_batch, batch, slot, source))
     return found
 
 
-def cuts(tensor: torch.Tensor) -> list[slice]:
+def chunks(tensor: torch.Tensor) -> list[slice]:
     """Pieces of the elements of a tensor that is worth several calls; none if one does."""
     if tensor.nbytes <= BATCH_BYTES or tensor.is_cuda or not tensor.is_contiguous():
         return []
@@ -125,7 +127,7 @@ def copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
         torch._foreach_copy_(list(targets), list(sources))
 
 
-def device_pairs(chosen: Iterable[Batch], slot: int, source: Source) -> list[Pair]:
+def device_pairs(chosen: Iterable[Batch], slot: int, source: CopySource) -> list[Pair]:
     """Slot and source of every tensor of those batches that is on a CUDA device."""
     return [
         (target, live)
@@ -142,11 +144,11 @@ def sources(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]
         batch: of the state.
         tensors: all of it.
     """
-    found = [tensors[place] for place in batch.places]
+    found = [tensors[place] for place in batch.indexes]
     return found if batch.plain else [copyable(tensor) for tensor in found]
 
 
-def _copy_batch(batch: Batch, slot: TakeSlot, source: Source) -> None:
+def _copy_batch(batch: Batch, slot: SlotSupplier, source: CopySource) -> None:
     # Put together here: that may be after save has returned.
     live, targets = sources(batch, source.tensors), batch.targets[slot()]
     if source.on_device:
@@ -156,18 +158,18 @@ def _copy_batch(batch: Batch, slot: TakeSlot, source: Source) -> None:
         copy(targets, live)
 
 
-def _copy_cut(batch: Batch, slot: TakeSlot, source: torch.Tensor, cut: slice) -> None:
-    copy([batch.targets[slot()][0].view(-1)[cut]], [source.view(-1)[cut]])
+def _copy_chunk(batch: Batch, slot: SlotSupplier, source: torch.Tensor, chunk: slice) -> None:
+    copy([batch.targets[slot()][0].view(-1)[chunk]], [source.view(-1)[chunk]])
 
 
 def _batch(
     names: list[str],
-    places: Mapping[str, int],
+    indexes: Mapping[str, int],
     views: Sequence[Mapping[str, torch.Tensor]],
     *,
-    late: bool,
+    deferred: bool,
 ) -> Batch:
     targets = tuple([copyable(slot[name]) for name in names] for slot in views)
     plain = all(copyable(slot[name]) is slot[name] for slot in views for name in names)
-    where = tuple(places[name] for name in names)
-    return Batch(tuple(names), where, targets, late, plain, marks(targets[0]))
+    where = tuple(indexes[name] for name in names)
+    return Batch(tuple(names), where, targets, deferred, plain, tensor_specs(targets[0]))

@@ -26,7 +26,7 @@ lock while it has it, must not wait for a thread that gets no core at all: 19 wa
 hundreds of milliseconds on a busy machine."""
 
 
-class Hands:
+class CopyThreads:
     """Some threads, started when first needed.
 
     Args:
@@ -36,20 +36,20 @@ class Hands:
 
     def __init__(self, count: int, *, nice: int = 0) -> None:
         self._count, self._nice = count, nice
-        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[SharedWork | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def lend(self, work: Work) -> None:
+    def submit(self, work: SharedWork) -> None:
         """Have every thread help with it; returns at once."""
         if not self._threads and self._count:
             self._start()
         for _ in self._threads:
-            self._work.put(work)
+            self._queue.put(work)
 
     def close(self) -> None:
         """End the threads, after what they are at."""
         for _ in self._threads:
-            self._work.put(None)
+            self._queue.put(None)
         for thread in self._threads:
             thread.join()
         self._threads.clear()
@@ -77,7 +77,7 @@ class Hands:
             lower = max(self._nice, os.getpriority(os.PRIO_PROCESS, own))
             os.setpriority(os.PRIO_PROCESS, own, lower)
         ready.wait()
-        while (work := self._work.get()) is not None:
+        while (work := self._queue.get()) is not None:
             work.help()
 
 
@@ -94,7 +94,7 @@ def one_torch_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-class Work:
+class SharedWork:
     """Done when every piece is, and the ending after them.
 
     Args:
@@ -105,11 +105,11 @@ class Work:
     def __init__(
         self,
         pieces: Iterable[Callable[[], None]],
-        ending: Callable[[BaseException | None], None] | None = None,
+        on_done: Callable[[BaseException | None], None] | None = None,
     ) -> None:
         self._pieces = collections.deque(pieces)
         self._left = len(self._pieces)
-        self._ending = ending
+        self._on_done = on_done
         self._process = os.getpid()
         self._changed = threading.Condition()
         """It is done, or there is a piece again where there was none."""
@@ -142,14 +142,14 @@ class Work:
                 piece()
             except Exception as error:  # noqa: BLE001 - kept for who waits for the work
                 self.error = error
-                self._finished(1 + self._give_up())
+                self._record_done(1 + self._discard_pieces())
             except BaseException:
                 with self._changed:
                     self._pieces.appendleft(piece)
                     self._changed.notify_all()
                 raise
             else:
-                self._finished(1)
+                self._record_done(1)
 
     def wait(self) -> None:
         """Help with one torch thread, then wait for who else is at a piece.
@@ -173,13 +173,13 @@ class Work:
 
     def cancel(self) -> None:
         """Begin no further piece, and wait for who is at one."""
-        given_up = self._give_up()
+        given_up = self._discard_pieces()
         if given_up:
-            self._finished(given_up)
+            self._record_done(given_up)
         with self._changed:
             self._changed.wait_for(lambda: self._done)
 
-    def _give_up(self) -> int:
+    def _discard_pieces(self) -> int:
         count = 0
         with contextlib.suppress(IndexError):
             while True:
@@ -187,7 +187,7 @@ class Work:
                 count += 1
         return count
 
-    def _finished(self, count: int) -> None:
+    def _record_done(self, count: int) -> None:
         with self._changed:
             self._left -= count
             last = self._left == 0
@@ -196,8 +196,8 @@ class Work:
 
     def _end(self) -> None:
         try:
-            if self._ending is not None:
-                self._ending(self.error)
+            if self._on_done is not None:
+                self._on_done(self.error)
         except BaseException as error:  # noqa: BLE001 - kept for who waits for the work
             self.error = error
         finally:

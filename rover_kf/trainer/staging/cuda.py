@@ -19,7 +19,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 """Where to and where from."""
 
 
-def pin(buffer: torch.Tensor) -> None:
+def host_register(buffer: torch.Tensor) -> None:
     """Register a slot's memory with CUDA, so that the device can write it by itself.
 
     Raises:
@@ -28,7 +28,7 @@ def pin(buffer: torch.Tensor) -> None:
     _check(_runtime().cudaHostRegister(buffer.data_ptr(), buffer.numel(), 0), buffer)
 
 
-def unpin(buffer: torch.Tensor) -> None:
+def host_unregister(buffer: torch.Tensor) -> None:
     """Take the registration back; before the memory is unmapped.
 
     Raises:
@@ -60,11 +60,11 @@ class Streams:
             self._start(place, members, hold=hold).synchronize for place, members in found.items()
         ]
 
-    def _start(self, place: torch.device, pairs: list[Pair], *, hold: bool) -> torch.cuda.Event:
-        current = torch.cuda.current_stream(place)
-        if place not in self._streams:
-            self._streams[place] = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
-        side = self._streams[place]
+    def _start(self, device: torch.device, pairs: list[Pair], *, hold: bool) -> torch.cuda.Event:
+        current = torch.cuda.current_stream(device)
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side = self._streams[device]
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side), torch.no_grad():

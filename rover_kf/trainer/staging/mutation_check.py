@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from rover_kf import errors
-from rover_kf.trainer.staging.copy_batches import Batch, Source, sources
+from rover_kf.trainer.staging.copy_batches import Batch, CopySource, sources
 from rover_kf.trainer.state.addresses import addresses
-from rover_kf.trainer.state.outline import marks
+from rover_kf.trainer.state.outline import tensor_specs
 
 _VERSION = operator.attrgetter("_version")
 """Torch's documented name for a tensor's counter of in-place changes."""
 
 
-class Spoilt(errors.CheckpointError):
+class StateMutated(errors.CheckpointError):
     """A step that is not saved, since something came in while it was copied beside training.
 
     Args:
@@ -33,13 +33,13 @@ class Spoilt(errors.CheckpointError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Watch:
+class MutationWatch:
     """Of one save."""
 
     batches: Sequence[Batch]
     """Of those tensors."""
-    source: Source
-    before: list[int]
+    source: CopySource
+    versions: list[int]
     """Counters of in-place changes of all of the state's tensors; empty: none is watched."""
 
     def check(self) -> None:
@@ -52,28 +52,28 @@ class Watch:
             return
         self._check_values()
         for batch in self.batches:
-            self._check_marks(batch)
+            self._check_specs(batch)
 
     def _check_values(self) -> None:
-        at, before = self.source.at, self.before
+        at, before = self.source.data_ptrs, self.versions
         now, now_at = _changes(self.source.tensors), addresses(self.source.tensors)
         if now == before and now_at == at:
             return
-        named = [pair for batch in self.batches for pair in _named(batch)]
+        named = [pair for batch in self.batches for pair in _names_and_indexes(batch)]
         touched = [name for name, i in named if (now[i], now_at[i]) != (before[i], at[i])]
         if not touched:
             return  # what was copied at once may change as it likes
-        raise Spoilt(
+        raise StateMutated(
             self.source.step,
             f"{', '.join(touched[:3])} changed in place, by something else than an optimizer's "
             f"step, before the copy was done ({len(touched)} of {len(named)} tensors); change them "
             "before save(), or pass overlap=False to Checkpointer",
         )
 
-    def _check_marks(self, batch: Batch) -> None:
-        other = unlike(batch, self.source.tensors)
+    def _check_specs(self, batch: Batch) -> None:
+        other = changed_tensors(batch, self.source.tensors)
         if other:
-            raise Spoilt(
+            raise StateMutated(
                 self.source.step,
                 "another shape or type than at the save before, at the same place in memory: "
                 f"{', '.join(other[:3])}. The next save takes them as they are; where that happens "
@@ -81,12 +81,12 @@ class Watch:
             )
 
 
-def watch(chosen: Sequence[Batch], source: Source) -> Watch:
+def start_watch(chosen: Sequence[Batch], source: CopySource) -> MutationWatch:
     """Begin to watch the tensors of batches."""
-    return Watch(chosen, source, _changes(source.tensors) if chosen else [])
+    return MutationWatch(chosen, source, _changes(source.tensors) if chosen else [])
 
 
-def unlike(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[str]:
+def changed_tensors(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[str]:
     """Names of those that have another shape or type than the places for them.
 
     Args:
@@ -94,10 +94,10 @@ def unlike(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[str]:
         tensors: all of it.
     """
     live = sources(batch, tensors)
-    if marks(live) == batch.marks:
+    if tensor_specs(live) == batch.tensor_specs:
         return []
     pairs = zip(batch.targets[0], live, strict=True)
-    differ = [marks([there]) != marks([here]) for there, here in pairs]
+    differ = [tensor_specs([there]) != tensor_specs([here]) for there, here in pairs]
     return [name for name, differs in zip(batch.names, differ, strict=True) if differs]
 
 
@@ -108,5 +108,5 @@ def _changes(tensors: Sequence[torch.Tensor]) -> list[int]:
         return [0 if tensor.is_inference() else _VERSION(tensor) for tensor in tensors]
 
 
-def _named(batch: Batch) -> Iterable[tuple[str, int]]:
-    return zip(batch.names, batch.places, strict=True)
+def _names_and_indexes(batch: Batch) -> Iterable[tuple[str, int]]:
+    return zip(batch.names, batch.indexes, strict=True)

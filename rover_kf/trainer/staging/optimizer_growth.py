@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from rover_kf.trainer.state.traverse import within
+from rover_kf.trainer.state.traverse import iter_instances
 
 _ENTRY_BYTES = 1024
 """Of a small tensor with its name, in the header and in the tree."""
 
 
-def bytes_to_come(state: Mapping[str, object]) -> int:
+def pending_optimizer_bytes(state: Mapping[str, object]) -> int:
     """An estimate, rather too large: moments as large as the parameters that have none yet.
 
     Args:
         state: freshly built or restored.
     """
     found = 0
-    for optimizer in within(state, Optimizer):
+    for optimizer in iter_instances(state, Optimizer):
         for group in optimizer.param_groups:
             count = _moments(group)
             for parameter in group["params"]:

@@ -22,10 +22,10 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from rover_kf.trainer.staging.copy_threads import LOWER_PRIORITY, Hands, Work
-from rover_kf.trainer.staging.reentrancy import Turn
+from rover_kf.trainer.staging.copy_threads import LOWER_PRIORITY, CopyThreads, SharedWork
+from rover_kf.trainer.staging.reentrancy import ReentrancyGuard
 from rover_kf.trainer.state.addresses import Addresses
-from rover_kf.trainer.state.traverse import within
+from rover_kf.trainer.state.traverse import iter_instances
 
 
 class Overlap:
@@ -35,19 +35,19 @@ class Overlap:
         turn: of the calls that wait for it; an optimizer's step is one.
     """
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        self._hands = Hands(1, nice=LOWER_PRIORITY)
-        self._work: Work | None = None
+    def __init__(self, guard: ReentrancyGuard) -> None:
+        self._guard = guard
+        self._threads = CopyThreads(1, nice=LOWER_PRIORITY)
+        self._work: SharedWork | None = None
         self._hook: RemovableHandle | None = None
-        self._catches = False
+        self._handles_sigterm = False
         self._waiting: int | None = None
         """Thread that helps with the copy and waits for it."""
-        self._asked_to_end = False
+        self._termination_requested = False
         self.waited_seconds = 0.0
         """That optimizer steps have waited, since it was last set to 0."""
 
-    def start(self, work: Work) -> None:
+    def start(self, work: SharedWork) -> None:
         """Begin with it; the one before has been waited for."""
         self._work = work
         if work.is_done:
@@ -55,7 +55,7 @@ class Overlap:
         if self._hook is None:
             self._hook = register_optimizer_step_pre_hook(self._before_step)
         self._catch()
-        self._hands.lend(work)
+        self._threads.submit(work)
 
     @property
     def is_done(self) -> bool:
@@ -80,7 +80,7 @@ class Overlap:
                 self._waiting = None
             self.waited_seconds += time.monotonic() - begun
         self._release()
-        if self._asked_to_end and threading.current_thread() is threading.main_thread():
+        if self._termination_requested and threading.current_thread() is threading.main_thread():
             _end(signal.SIGTERM)
 
     def finish(self) -> None:
@@ -99,7 +99,7 @@ class Overlap:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-        self._hands.close()
+        self._threads.close()
 
     def _before_step(
         self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]
@@ -109,38 +109,38 @@ class Overlap:
         # backward, is what the copy goes beside (LBFGS, and Lightning's loops).
         own = type(optimizer).__module__.startswith("torch.optim.")
         if closure is None or not own or self.is_done:
-            self._wait_in_turn()
+            self._wait_guarded()
             return None
-        after = functools.partial(self._closed, closure)
+        after = functools.partial(self._run_closure, closure)
         if "closure" in named:
             return given, {**named, "closure": after}
         return (given[0], after, *given[2:]), named
 
-    def _closed(self, closure: Callable[[], Any]) -> Any:
+    def _run_closure(self, closure: Callable[[], Any]) -> Any:
         found = closure()
-        self._wait_in_turn()
+        self._wait_guarded()
         return found
 
-    def _wait_in_turn(self) -> None:
-        with self._turn.taken():
+    def _wait_guarded(self) -> None:
+        with self._guard.held():
             self.wait()
 
     def _catch(self) -> None:
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_sigterm)
-            self._catches = True
+            self._handles_sigterm = True
 
     def _release(self) -> None:
-        if self._catches and threading.current_thread() is threading.main_thread():
-            self._catches = False
+        if self._handles_sigterm and threading.current_thread() is threading.main_thread():
+            self._handles_sigterm = False
             if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _on_sigterm(self, number: int, _: FrameType | None) -> None:
         if self._waiting == threading.get_ident():
             # It came in the middle of a piece of the copy, which goes on only after this.
-            self._asked_to_end = True
+            self._termination_requested = True
             return
         self.wait()
         _end(number)
@@ -151,7 +151,7 @@ def _end(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-class Owned:
+class OptimizerOwned:
     """Which tensors nothing but an optimizer of the state should change.
 
     Asked at each save; looked up anew when one of them is another, or another one is one of them.
@@ -159,44 +159,46 @@ class Owned:
     """
 
     def __init__(self) -> None:
-        self._era = -1
-        self._at: Addresses = []
+        self._generation = -1
+        self._data_ptrs: Addresses = []
         self._names: frozenset[str] = frozenset()
-        self._places: frozenset[int] = frozenset()
+        self._indexes: frozenset[int] = frozenset()
         self._owned: frozenset[int] = frozenset()
 
     def names(
         self,
-        era: int,
+        generation: int,
         state: Mapping[str, object],
         tensors: Mapping[str, torch.Tensor],
-        at: Addresses,
+        data_ptrs: Addresses,
     ) -> frozenset[str]:
         """Their names.
 
         Args:
-            era: of the names, shapes and types (rover_kf.trainer.state.flatten_cache).
+            generation: of the names, shapes and types (rover_kf.trainer.state.flatten_cache).
             state: as it was given to save.
             tensors: of it.
-            at: where they are.
+            data_ptrs: where they are.
         """
-        if era != self._era or not self._are_where_they_were(at):
-            self._names = left_to_optimizers(state, tensors)
+        if generation != self._generation or not self._are_unmoved(data_ptrs):
+            self._names = optimizer_only(state, tensors)
             places = (place for place, name in enumerate(tensors) if name in self._names)
-            self._places = frozenset(places)
-            self._owned = frozenset(at[place] for place in self._places)
-        self._era, self._at = era, at
+            self._indexes = frozenset(places)
+            self._owned = frozenset(data_ptrs[place] for place in self._indexes)
+        self._generation, self._data_ptrs = generation, data_ptrs
         return self._names
 
-    def _are_where_they_were(self, at: Addresses) -> bool:
-        if at == self._at:
+    def _are_unmoved(self, data_ptrs: Addresses) -> bool:
+        if data_ptrs == self._data_ptrs:
             return True
-        pairs = enumerate(zip(at, self._at, strict=True))
+        pairs = enumerate(zip(data_ptrs, self._data_ptrs, strict=True))
         moved = [place for place, (now, before) in pairs if now != before]
-        return self._places.isdisjoint(moved) and self._owned.isdisjoint(at[i] for i in moved)
+        return self._indexes.isdisjoint(moved) and self._owned.isdisjoint(
+            data_ptrs[i] for i in moved
+        )
 
 
-def left_to_optimizers(
+def optimizer_only(
     state: Mapping[str, object], tensors: Mapping[str, torch.Tensor]
 ) -> frozenset[str]:
     """Names of the tensors that nothing but an optimizer of the state should change.
@@ -206,7 +208,7 @@ def left_to_optimizers(
         tensors: of it.
     """
     owned: set[int] = set()
-    for optimizer in within(state, Optimizer):
+    for optimizer in iter_instances(state, Optimizer):
         for group in optimizer.param_groups:
             owned.update(_address(parameter) for parameter in group["params"])
         for values in optimizer.state.values():

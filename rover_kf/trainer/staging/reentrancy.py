@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from rover_kf import errors
 
 
-class Turn:
+class ReentrancyGuard:
     """Which threads are in such a call.
 
     What a handler would wait for goes on only after the handler: its thread holds a piece of the
@@ -34,7 +34,7 @@ class Turn:
             )
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """While the thread is in a call.
 
         Raises:

@@ -12,12 +12,12 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import RestoreReply
 from rover_kf.checkpoint.arena.arena import Arena
-from rover_kf.trainer.restore_client import opened
+from rover_kf.trainer.restore_client import open_slot
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.state.flatten import Parts
+from rover_kf.trainer.state.flatten import FlatState
 
 
-class LeadCheck:
+class SharedCopyCheck:
     """One a saver.
 
     Args:
@@ -30,44 +30,45 @@ class LeadCheck:
         """Era and step of the save before, where its era has not been checked."""
         self._checked = -1
 
-    def check(self, era: int, step: int, parts: Parts) -> None:
+    def check(self, generation: int, step: int, parts: FlatState) -> None:
         """Compare with the first rank's slot of the save before, once an era; says nothing before.
 
         Args:
-            era: of the names, shapes and types (rover_kf.trainer.state.flatten_cache).
+            generation: of the names, shapes and types (rover_kf.trainer.state.flatten_cache).
             step: that is about to be saved.
             parts: of the state.
 
         Raises:
             CheckpointError: the first rank does not save some of them; the message names them.
         """
-        if not parts.left or self._checked == era:
+        if not parts.delegated or self._checked == generation:
             return
-        saved, self._saved = self._saved, (era, step)
-        if saved is None or saved[0] != era:
+        saved, self._saved = self._saved, (generation, step)
+        if saved is None or saved[0] != generation:
             return
         found = self._names(saved[1])
         if found is None:
             return
-        self._checked = era
-        lacking = sorted(parts.left - found)
+        self._checked = generation
+        lacking = sorted(parts.delegated - found)
         if lacking:
             raise errors.CheckpointError(
                 f"rank {self._settings.rank} has {', '.join(lacking[:3])}, which its pod's first "
-                f"rank does not save ({len(lacking)} of {len(parts.left)} tensors of modules and "
+                f"rank does not save ({len(lacking)} of {len(parts.delegated)} tensors of "
+                "modules and "
                 f"optimizers): with {names.PREFIX}checkpoint.copy-per: pod it saves them for all. "
                 "Give save the same objects on every rank, or leave that annotation out"
             )
 
     def _names(self, step: int) -> frozenset[str] | None:
         """Of what the first rank has saved of a step; None: that is not there."""
-        assert self._settings.home is not None  # noqa: S101 - nobody saves outside rover-kf
-        arena = Arena(self._settings.home / names.ARENA_DIR / "0")
-        for seal in arena.of_state(step, self._settings.round):
+        assert self._settings.shared_dir is not None  # noqa: S101 - nobody saves outside rover-kf
+        arena = Arena(self._settings.shared_dir / names.ARENA_DIR / "0")
+        for seal in arena.find_seals(step, self._settings.round):
             path = str(arena.slot_path(seal.slot))
             try:
-                with opened(RestoreReply(step, "memory", path, seal.length)) as (found, _):
+                with open_slot(RestoreReply(step, "memory", path, seal.length)) as (found, _):
                     return frozenset(found.tensors)
-            except errors.TornSnapshot:
+            except errors.CorruptSnapshot:
                 return None  # a newer one replaces it: the next save looks again
         return None

@@ -12,11 +12,11 @@ import threading
 
 import torch
 
-from rover_kf.checkpoint.arena.arena import Filling
-from rover_kf.trainer.staging.slots import Slots
+from rover_kf.checkpoint.arena.arena import SlotWrite
+from rover_kf.trainer.staging.slots import SlotBuffers
 
 
-class Room:
+class SlotReservation:
     """One a save.
 
     Args:
@@ -24,10 +24,10 @@ class Room:
         pinned: whether a CUDA device is going to write it.
     """
 
-    def __init__(self, slots: Slots, *, pinned: bool) -> None:
+    def __init__(self, slots: SlotBuffers, *, pinned: bool) -> None:
         self._slots, self._pinned = slots, pinned
         self._lock = threading.Lock()
-        self._filling: Filling | None = None
+        self._slot_write: SlotWrite | None = None
         self._error: BaseException | None = None
 
     def slot(self) -> int:
@@ -36,15 +36,15 @@ class Room:
         Raises:
             CheckpointError: both slots are being read for a minute, or it cannot be mapped.
         """
-        slot = self.filling().slot
-        self._slots.ready(slot, pinned=self._pinned)
+        slot = self.slot_write().slot
+        self._slots.wait_ready(slot, pinned=self._pinned)
         return slot
 
     def buffer(self) -> torch.Tensor:
         """The slot's bytes; raises as ``slot`` does."""
         return self._slots.buffers[self.slot()]
 
-    def filling(self) -> Filling:
+    def slot_write(self) -> SlotWrite:
         """Of the slot; taken when first asked.
 
         Raises:
@@ -53,15 +53,15 @@ class Room:
         with self._lock:
             if self._error is not None:
                 raise self._error  # whoever comes next must not wait for a minute, too
-            if self._filling is None:
+            if self._slot_write is None:
                 try:
-                    self._filling = self._slots.arena.fill()
+                    self._slot_write = self._slots.arena.fill()
                 except Exception as error:
                     self._error = error
                     raise
-            return self._filling
+            return self._slot_write
 
     def close(self) -> None:
         """Let go of the slot, if it was taken; what was sealed stays."""
-        if self._filling is not None:
-            self._filling.close()
+        if self._slot_write is not None:
+            self._slot_write.close()

@@ -26,7 +26,7 @@ from rover_kf.api.checkpoints import ArenaReply
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import SLOTS
 from rover_kf.trainer.staging import cuda
-from rover_kf.trainer.staging.copy_threads import LOWER_PRIORITY, Hands, Work
+from rover_kf.trainer.staging.copy_threads import LOWER_PRIORITY, CopyThreads, SharedWork
 
 DONT_NEED = 4
 
@@ -40,7 +40,7 @@ POPULATE_WRITE = 23
 """MADV_POPULATE_WRITE; Linux 5.14."""
 
 
-def advise(address: int, size: int, advice: int) -> int:
+def madvise(address: int, size: int, advice: int) -> int:
     """Give the kernel advice, without the interpreter's lock; 0, or errno.
 
     Args:
@@ -61,7 +61,7 @@ def _libc() -> ctypes.CDLL:
 _log = logging.getLogger("rover_kf")
 
 
-AskArena = Callable[[int], ArenaReply]
+RequestArena = Callable[[int], ArenaReply]
 
 
 """Asks the sidecar for slots of that many bytes."""
@@ -70,19 +70,19 @@ AskArena = Callable[[int], ArenaReply]
 _PIECE_BYTES = 4 << 20
 
 
-class Slots:
+class SlotBuffers:
     """One a saver.
 
     Args:
         ask_arena: asks the sidecar for slots.
     """
 
-    def __init__(self, ask_arena: AskArena) -> None:
-        self._ask_arena = ask_arena
-        self._hands = Hands(1, nice=LOWER_PRIORITY)
-        self._asking: Work | None = None
+    def __init__(self, request_arena: RequestArena) -> None:
+        self._request_arena = request_arena
+        self._threads = CopyThreads(1, nice=LOWER_PRIORITY)
+        self._preparing: SharedWork | None = None
         self._arena: Arena | None = None
-        self._prefaulting: tuple[Work, ...] = ()
+        self._prefaulting: tuple[SharedWork, ...] = ()
         self._pinned = False
         self.buffers: tuple[torch.Tensor, ...] = ()
         """Each slot's bytes; new ones after ``reach`` had to grow them."""
@@ -95,35 +95,35 @@ class Slots:
 
     def prepare(self, length: int) -> None:
         """Begin to get slots of about that length; returns at once."""
-        if self._asking is None and not self.holds(length):
-            self._asking = Work([functools.partial(self._get, length)])
-            self._hands.lend(self._asking)
+        if self._preparing is None and not self.fits(length):
+            self._preparing = SharedWork([functools.partial(self._map_arena, length)])
+            self._threads.submit(self._preparing)
 
-    def holds(self, length: int) -> bool:
+    def fits(self, length: int) -> bool:
         """Whether a snapshot of that length fits what is mapped."""
         return bool(self.buffers) and self.buffers[0].numel() >= length
 
-    def reach(self, length: int) -> None:
+    def ensure(self, length: int) -> None:
         """Have slots of at least that length.
 
         Raises:
             ArenaTooSmall: they do not fit the volume or the policy.
             SidecarUnavailable: nobody answers.
         """
-        self.settle()
-        if not self.holds(length):
-            self._get(length)
+        self.wait_prepared()
+        if not self.fits(length):
+            self._map_arena(length)
 
-    def settle(self) -> None:
+    def wait_prepared(self) -> None:
         """Wait for what ``prepare`` began with; what it failed with, a save meets again."""
-        asking = self._asking
+        asking = self._preparing
         if asking is not None:
             asking.wait()
-            self._asking = None  # only now: a wait that Ctrl-C ends is made again
+            self._preparing = None  # only now: a wait that Ctrl-C ends is made again
             if asking.error is not None:
                 _log.debug("rover-kf: no slots ahead of the first save: %s", asking.error)
 
-    def ready(self, slot: int, *, pinned: bool) -> torch.Tensor:
+    def wait_ready(self, slot: int, *, pinned: bool) -> torch.Tensor:
         """A slot's bytes, prefaulted.
 
         Args:
@@ -138,33 +138,33 @@ class Slots:
             ) from work.error
         if pinned and not self._pinned:
             for buffer in self.buffers:
-                cuda.pin(buffer)
+                cuda.host_register(buffer)
             self._pinned = True
         return self.buffers[slot]
 
     def close(self) -> None:
         """Let go of the memory and the thread."""
-        self.settle()
+        self.wait_prepared()
         self._drop()
-        self._hands.close()
+        self._threads.close()
 
-    def _get(self, length: int) -> None:
-        reply = self._ask_arena(length)
+    def _map_arena(self, length: int) -> None:
+        reply = self._request_arena(length)
         self._drop()
         arena = Arena(pathlib.Path(reply.directory))
         size = arena.slot_bytes()
         self.buffers = tuple(_map(arena.slot_path(slot), size) for slot in SLOTS)
         self._arena = arena
-        self._prefaulting = tuple(Work(_pieces(buffer)) for buffer in self.buffers)
+        self._prefaulting = tuple(SharedWork(_pieces(buffer)) for buffer in self.buffers)
         for work in self._prefaulting:
-            self._hands.lend(work)
+            self._threads.submit(work)
 
     def _drop(self) -> None:
         for work in self._prefaulting:
             work.wait()
         if self._pinned:
             for buffer in self.buffers:
-                cuda.unpin(buffer)
+                cuda.host_unregister(buffer)
         self._pinned, self._prefaulting, self.buffers, self._arena = False, (), (), None
 
 
@@ -186,6 +186,6 @@ def _pieces(buffer: torch.Tensor) -> list[Callable[[], None]]:
 
 
 def _populate(_keeps: torch.Tensor, address: int, size: int) -> None:
-    number = advise(address, size, POPULATE_WRITE)
+    number = madvise(address, size, POPULATE_WRITE)
     if number not in (0, errno.EINVAL):  # an old kernel: the first copy maps page by page
         raise OSError(number, os.strerror(number))

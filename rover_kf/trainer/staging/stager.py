@@ -22,37 +22,37 @@ from rover_kf import errors
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.system import cpu_quota
-from rover_kf.trainer.gc_pause import without_collection
+from rover_kf.trainer.gc_pause import gc_paused
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.staging import copy_batches, optimizer_growth
-from rover_kf.trainer.staging.copy_batches import Source
-from rover_kf.trainer.staging.copy_threads import Hands, Work
+from rover_kf.trainer.staging.copy_batches import CopySource
+from rover_kf.trainer.staging.copy_threads import CopyThreads, SharedWork
 from rover_kf.trainer.staging.cuda import Streams
-from rover_kf.trainer.staging.mutation_check import Spoilt, Watch, watch
-from rover_kf.trainer.staging.overlap import Overlap, Owned
-from rover_kf.trainer.staging.overlap_policy import Way
-from rover_kf.trainer.staging.plan_cache import Plan, Plans
-from rover_kf.trainer.staging.reentrancy import Turn
-from rover_kf.trainer.staging.shared_copy_check import LeadCheck
-from rover_kf.trainer.staging.slot_reservation import Room
-from rover_kf.trainer.staging.slots import AskArena, Slots
-from rover_kf.trainer.state.addresses import Addresses, addresses_of, listed
-from rover_kf.trainer.state.flatten import Parts
-from rover_kf.trainer.state.flatten_cache import Recall
+from rover_kf.trainer.staging.mutation_check import MutationWatch, StateMutated, start_watch
+from rover_kf.trainer.staging.overlap import OptimizerOwned, Overlap
+from rover_kf.trainer.staging.overlap_policy import OverlapPolicy
+from rover_kf.trainer.staging.plan_cache import CopyPlan, CopyPlanCache
+from rover_kf.trainer.staging.reentrancy import ReentrancyGuard
+from rover_kf.trainer.staging.shared_copy_check import SharedCopyCheck
+from rover_kf.trainer.staging.slot_reservation import SlotReservation
+from rover_kf.trainer.staging.slots import RequestArena, SlotBuffers
+from rover_kf.trainer.state.addresses import Addresses, addresses_of, tensor_list
+from rover_kf.trainer.state.flatten import FlatState
+from rover_kf.trainer.state.flatten_cache import FlattenCache
 
-Told = Callable[[Seal, float], None]
+OnSealed = Callable[[Seal, float], None]
 """Takes a seal and the seconds that its copy took, in whatever thread ended it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Kind:
+class _SealFlags:
     """What a snapshot's seal says of its tensors, as the record has it."""
 
     pieces: bool
     ranks: int
 
 
-class Saver:
+class Stager:
     """One a training process.
 
     Args:
@@ -66,59 +66,64 @@ class Saver:
     def __init__(
         self,
         settings: TrainerSettings,
-        ask_arena: AskArena,
-        told: Told,
+        request_arena: RequestArena,
+        on_sealed: OnSealed,
         *,
         replicated: bool,
         overlap: bool | None = None,
     ) -> None:
-        self._settings, self._told, self._replicated = settings, told, replicated
-        self.way = Way(settings, asked=overlap)
-        self._slots, self._streams = Slots(ask_arena), Streams()
-        self._recall = Recall(replicated=replicated, ranks=settings.slot_ranks)
-        self._lead_check = LeadCheck(settings)
-        self.turn = Turn()
+        self._settings, self._on_sealed, self._replicated = settings, on_sealed, replicated
+        self.overlap_policy = OverlapPolicy(settings, requested=overlap)
+        self._slots, self._streams = SlotBuffers(request_arena), Streams()
+        self._flatten_cache = FlattenCache(replicated=replicated, ranks=settings.slot_ranks)
+        self._shared_copy_check = SharedCopyCheck(settings)
+        self.guard = ReentrancyGuard()
         """Of the calls that wait for a copy."""
-        self._overlap, self._owned = Overlap(self.turn), Owned()
+        self._overlap, self._optimizer_owned = Overlap(self.guard), OptimizerOwned()
         self._overlapped = False
-        helpers = _helpers(settings)
-        self._hands = Hands(helpers)
-        self._plans = Plans(self._slots, alone=not helpers)
-        self.issued, self.sealed, self.spoilt = 0, 0, 0
+        helpers = _helper_count(settings)
+        self._threads = CopyThreads(helpers)
+        self._plans = CopyPlanCache(self._slots, single_thread=not helpers)
+        self.issued, self.sealed, self.discarded = 0, 0, 0
         """Saves that were asked for, those that were sealed, and those that were told as spoilt in
         the log, where nobody asked for overlap; the others raised."""
         self.unsaved: int | None = None
         """Such a step, until the next save."""
 
     def prepare(
-        self, state: Mapping[str, object], known_bytes: int | None = None, *, light: bool = False
+        self,
+        state: Mapping[str, object],
+        snapshot_bytes: int | None = None,
+        *,
+        without_replicated: bool = False,
     ) -> None:
         """Get slots in the background, with room for what optimizers have yet to make.
 
         Args:
             state: as it will be saved.
-            known_bytes: of its snapshot, if one was restored: nothing has to be taken apart then.
-            light: whether that one has the rank's own tensors alone.
+            snapshot_bytes: of its snapshot, if one was restored: nothing has to be taken apart
+                then.
+            without_replicated: whether that one has the rank's own tensors alone.
 
         Raises:
             UnsupportedState: a value cannot be stored; the message has its path.
         """
-        if known_bytes is None:
-            parts = self._recall.take_apart(state)
-            known_bytes = snapshot.plan(parts.entries(), parts.metadata).length
-            light = not parts.ranks
-        to_come = 0 if light else optimizer_growth.bytes_to_come(state)
-        self._slots.prepare(known_bytes + to_come)
+        if snapshot_bytes is None:
+            parts = self._flatten_cache.flatten(state)
+            snapshot_bytes = snapshot.plan(parts.entries(), parts.metadata).length
+            without_replicated = not parts.ranks
+        to_come = 0 if without_replicated else optimizer_growth.pending_optimizer_bytes(state)
+        self._slots.prepare(snapshot_bytes + to_come)
 
     def save(
-        self, step: int, state: Mapping[str, object], measured: Mapping[str, str] | None = None
+        self, step: int, state: Mapping[str, object], metrics: Mapping[str, str] | None = None
     ) -> None:
         """Copy the state into a slot and seal it, or begin to.
 
         Args:
             step: its number.
             state: of the rank.
-            measured: metadata that the snapshot has besides (rover_kf.checkpoint.format.metrics).
+            metrics: metadata that the snapshot has besides (rover_kf.checkpoint.format.metrics).
 
         Raises:
             UnsupportedState: a value cannot be stored; the message has its path.
@@ -127,32 +132,36 @@ class Saver:
             CheckpointError: both slots are being read for a minute, or the copy before failed; or
                 a signal handler calls it in the middle of one.
         """
-        with self.turn.taken():
+        with self.guard.held():
             self._finish()
             self.issued, self.unsaved = self.issued + 1, None
-            with without_collection():
-                overlaps = self._start(step, state, measured or {})
+            with gc_paused():
+                overlaps = self._start_copy(step, state, metrics or {})
             if not overlaps:
                 self._overlap.finish()
 
-    def _start(self, step: int, state: Mapping[str, object], measured: Mapping[str, str]) -> bool:
+    def _start_copy(
+        self, step: int, state: Mapping[str, object], metrics: Mapping[str, str]
+    ) -> bool:
         """Begin to copy; whether the copy may go on after save has returned."""
-        parts = self._recall.take_apart(state, trusting=self._overlapped)
+        parts = self._flatten_cache.flatten(state, trust_addresses=self._overlapped)
         on_device = _on_device(parts)
-        self._overlapped = overlaps = self.way.overlaps(on_device=on_device)
+        self._overlapped = overlaps = self.overlap_policy.should_overlap(on_device=on_device)
         late, at = frozenset[str](), list[int]()
         if overlaps:
             at = addresses_of(parts.tensors)
-            late = self._owned.names(self._recall.era, state, parts.tensors, at)
-        if parts.assumed and not self._plans.alike(parts, late):
-            self._recall.forget()
-            return self._start(step, state, measured)
-        if measured:
-            parts = dataclasses.replace(parts, metadata={**parts.metadata, **measured})
+            late = self._optimizer_owned.names(
+                self._flatten_cache.generation, state, parts.tensors, at
+            )
+        if parts.unverified and not self._plans.matches(parts, late):
+            self._flatten_cache.clear()
+            return self._start_copy(step, state, metrics)
+        if metrics:
+            parts = dataclasses.replace(parts, metadata={**parts.metadata, **metrics})
         self._begin(step, parts, late, at, on_device=on_device)
         return overlaps
 
-    def save_parts(self, step: int, parts: Parts) -> None:
+    def save_parts(self, step: int, parts: FlatState) -> None:
         """Copy named tensors into a slot and seal it.
 
         Raises:
@@ -161,25 +170,33 @@ class Saver:
             CheckpointError: both slots are being read for a minute, or the copy before failed; or
                 a signal handler calls it in the middle of one.
         """
-        with self.turn.taken():
+        with self.guard.held():
             self._finish()
             self.issued, self.unsaved = self.issued + 1, None
-            self._recall.forget()
+            self._flatten_cache.clear()
             self._begin(step, parts, frozenset(), [], on_device=_on_device(parts))
             self._overlap.finish()
 
     def _begin(
-        self, step: int, parts: Parts, late: frozenset[str], at: Addresses, *, on_device: bool
+        self,
+        step: int,
+        parts: FlatState,
+        deferred: frozenset[str],
+        data_ptrs: Addresses,
+        *,
+        on_device: bool,
     ) -> None:
-        self._lead_check.check(self._recall.era, step, parts)
-        plan, head = self._plans.fit(self._recall.era, parts, late)
-        room = Room(self._slots, pinned=on_device)
+        self._shared_copy_check.check(self._flatten_cache.generation, step, parts)
+        plan, head = self._plans.plan_copy(self._flatten_cache.generation, parts, deferred)
+        room = SlotReservation(self._slots, pinned=on_device)
         begun = time.perf_counter()
-        kind = _Kind(parts.in_pieces, parts.ranks)
+        kind = _SealFlags(parts.is_sharded, parts.ranks)
         seal = functools.partial(self._seal, room, plan.layout.length, kind, begun)
-        source = Source(step, listed(parts.tensors), at, on_device=on_device)
+        source = CopySource(step, tensor_list(parts.tensors), data_ptrs, on_device=on_device)
         try:
-            rest = self._copy(plan, room, source, functools.partial(_head, room, head), seal)
+            rest = self._copy(
+                plan, room, source, functools.partial(_write_header, room, head), seal
+            )
         except BaseException:
             room.close()
             raise
@@ -192,17 +209,17 @@ class Saver:
             RoverError: it failed, told once, unless it is in the log, as ``spoilt`` has it; or a
                 signal handler calls it in the middle of a copy.
         """
-        with self.turn.taken():
+        with self.guard.held():
             self._finish()
 
     def _finish(self) -> None:
         try:
             self._overlap.finish()
         except errors.RoverError as error:
-            self._recall.forget()  # what was taken for granted may have been the reason
-            if not isinstance(error, Spoilt) or not self.way.leaves(error):
+            self._flatten_cache.clear()  # what was taken for granted may have been the reason
+            if not isinstance(error, StateMutated) or not self.overlap_policy.disable(error):
                 raise
-            self.spoilt, self.unsaved = self.spoilt + 1, error.step
+            self.discarded, self.unsaved = self.discarded + 1, error.step
 
     def check(self) -> None:
         """Raise what a copy that is done failed with; never waits."""
@@ -220,39 +237,39 @@ class Saver:
         Raises:
             RoverError: the copy failed, or a signal handler calls it in the middle of one.
         """
-        self.turn.check()
+        self.guard.check()
         try:
             self.finish()
         finally:
-            self._plans.forget()
+            self._plans.clear()
             self._overlap.close()
-            self._hands.close()
+            self._threads.close()
             self._slots.close()
 
     def _copy(
         self,
-        plan: Plan,
-        room: Room,
-        source: Source,
-        heading: Callable[[], None],
-        seal: Callable[[Watch, BaseException | None], None],
-    ) -> Work:
+        plan: CopyPlan,
+        reservation: SlotReservation,
+        source: CopySource,
+        write_header: Callable[[], None],
+        seal: Callable[[MutationWatch, BaseException | None], None],
+    ) -> SharedWork:
         """Copy what cannot wait; gives the rest, which ends with the seal."""
-        now = [batch for batch in plan.batches if not batch.late]
-        late = [batch for batch in plan.batches if batch.late]
+        now = [batch for batch in plan.batches if not batch.deferred]
+        late = [batch for batch in plan.batches if batch.deferred]
         early, later = [], []
         if source.on_device:
             early = self._streams.start(
-                copy_batches.device_pairs(now, room.slot(), source), hold=True
+                copy_batches.device_pairs(now, reservation.slot(), source), hold=True
             )
             later = self._streams.start(
-                copy_batches.device_pairs(late, room.slot(), source), hold=False
+                copy_batches.device_pairs(late, reservation.slot(), source), hold=False
             )
-        waited = copy_batches.copies(now, room.slot, source)
-        rest = copy_batches.copies(late, room.slot, source)
-        (rest if late else waited).append(heading)  # where all is waited for, nothing is left
-        first = Work(waited)
-        self._hands.lend(first)
+        waited = copy_batches.copy_calls(now, reservation.slot, source)
+        rest = copy_batches.copy_calls(late, reservation.slot, source)
+        (rest if late else waited).append(write_header)  # where all is waited for, nothing is left
+        first = SharedWork(waited)
+        self._threads.submit(first)
         try:
             first.wait()
         except BaseException:
@@ -260,44 +277,48 @@ class Saver:
             raise
         if first.error is not None:
             raise first.error
-        return Work([*rest, *early, *later], functools.partial(seal, watch(late, source)))
+        return SharedWork(
+            [*rest, *early, *later], functools.partial(seal, start_watch(late, source))
+        )
 
     def _seal(  # noqa: PLR0917 - bound by position
         self,
-        room: Room,
+        reservation: SlotReservation,
         length: int,
-        kind: _Kind,
+        flags: _SealFlags,
         begun: float,
-        watched: Watch,
+        mutation_watch: MutationWatch,
         error: BaseException | None,
     ) -> None:
-        with contextlib.closing(room):
-            watched.check()  # it may tell what a copy that failed has met
+        with contextlib.closing(reservation):
+            mutation_watch.check()  # it may tell what a copy that failed has met
             if error is not None:
                 return
-            seal = room.filling().seal(
-                step=watched.source.step,
+            seal = reservation.slot_write().seal(
+                step=mutation_watch.source.step,
                 length=length,
                 rank=self._settings.rank,
                 world_size=self._settings.world_size,
                 round_=self._settings.round,
-                replicated=self._replicated and not kind.pieces and kind.ranks > 0,
-                pieces=kind.pieces,
-                ranks=kind.ranks,
+                replicated=self._replicated and not flags.pieces and flags.ranks > 0,
+                pieces=flags.pieces,
+                ranks=flags.ranks,
             )
         self.sealed += 1
-        self._told(seal, time.perf_counter() - begun)
+        self._on_sealed(seal, time.perf_counter() - begun)
 
 
-def _on_device(parts: Parts) -> bool:
+def _on_device(parts: FlatState) -> bool:
     # Without a context there are none: no need to ask thousands of tensors.
     known = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch's
     return known and any(tensor.is_cuda for tensor in parts.tensors.values())
 
 
-def _head(room: Room, head: torch.Tensor) -> None:
-    room.buffer()[: head.numel()].copy_(head)
+def _write_header(reservation: SlotReservation, header: torch.Tensor) -> None:
+    reservation.buffer()[: header.numel()].copy_(header)
 
 
-def _helpers(settings: TrainerSettings) -> int:
-    return min(torch.get_num_threads(), cpu_quota.share(settings.local_world_size)) - 1
+def _helper_count(settings: TrainerSettings) -> int:
+    return (
+        min(torch.get_num_threads(), cpu_quota.threads_per_process(settings.local_world_size)) - 1
+    )

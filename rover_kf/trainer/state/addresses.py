@@ -22,11 +22,11 @@ Addresses: TypeAlias = list[int]
 """Where tensors have their bytes, in their order."""
 
 
-class Unlocated(Exception):
+class NoDataPointer(Exception):
     """A tensor has no bytes of its own; it is sparse."""
 
 
-def locate(tensors: Iterable[torch.Tensor]) -> Addresses:
+def data_ptr_of(tensors: Iterable[torch.Tensor]) -> Addresses:
     """Where they are.
 
     Raises:
@@ -35,7 +35,7 @@ def locate(tensors: Iterable[torch.Tensor]) -> Addresses:
     try:
         return addresses(tensors)
     except RuntimeError as cause:
-        raise Unlocated from cause
+        raise NoDataPointer from cause
 
 
 def joined(located: Iterable[Addresses | None]) -> Addresses:
@@ -52,7 +52,7 @@ def addresses(tensors: Iterable[torch.Tensor]) -> Addresses:
     return [*map(torch.Tensor.data_ptr, tensors)]
 
 
-class Named(Mapping[str, torch.Tensor]):
+class LazyNames(Mapping[str, torch.Tensor]):
     """Tensors by name.
 
     Args:
@@ -64,11 +64,11 @@ class Named(Mapping[str, torch.Tensor]):
     def __init__(
         self,
         names: Sequence[Sequence[str]],
-        listed: list[torch.Tensor],
-        at: Addresses | None = None,
+        ordered: list[torch.Tensor],
+        data_ptrs: Addresses | None = None,
     ) -> None:
-        self._groups, self.listed, self.at = names, listed, at
-        self._found: dict[str, torch.Tensor] | None = None
+        self._groups, self.ordered, self.data_ptrs = names, ordered, data_ptrs
+        self._mapping: dict[str, torch.Tensor] | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._by_name()[name]
@@ -77,21 +77,21 @@ class Named(Mapping[str, torch.Tensor]):
         return itertools.chain.from_iterable(self._groups)
 
     def __len__(self) -> int:
-        return len(self.listed)
+        return len(self.ordered)
 
     def _by_name(self) -> dict[str, torch.Tensor]:
-        if self._found is None:
-            self._found = dict(zip(self, self.listed, strict=True))
-        return self._found
+        if self._mapping is None:
+            self._mapping = dict(zip(self, self.ordered, strict=True))
+        return self._mapping
 
 
-def listed(tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def tensor_list(tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """All of them in order."""
-    return tensors.listed if isinstance(tensors, Named) else list(tensors.values())
+    return tensors.ordered if isinstance(tensors, LazyNames) else list(tensors.values())
 
 
 def addresses_of(tensors: Mapping[str, torch.Tensor]) -> Addresses:
     """Where all of them have their bytes, in order."""
-    if isinstance(tensors, Named) and tensors.at is not None:
-        return tensors.at
-    return addresses(listed(tensors))
+    if isinstance(tensors, LazyNames) and tensors.data_ptrs is not None:
+        return tensors.data_ptrs
+    return addresses(tensor_list(tensors))

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
 from rover_kf import errors
-from rover_kf.trainer.state.dtensor import part_of
-from rover_kf.trainer.state.traverse import within
+from rover_kf.trainer.state.dtensor import local_part
+from rover_kf.trainer.state.traverse import iter_instances
 
 _log = logging.getLogger("rover_kf")
 
@@ -32,7 +32,7 @@ _SOON = dt.timedelta(seconds=10)
 _MOST_NAMED = 8
 
 
-class RunningStatistics:
+class BatchNormSync:
     """Of one training process.
 
     Args:
@@ -41,11 +41,11 @@ class RunningStatistics:
 
     def __init__(self, round_: int = 0) -> None:
         self._round, self._compared = round_, False
-        self._seen: list[torch.nn.Module] = []
+        self._modules: list[torch.nn.Module] = []
         """All modules of the state that was looked at last."""
-        self._known: tuple[_NormBase, ...] = ()
+        self._norms: tuple[_NormBase, ...] = ()
 
-    def agree(self, state: Mapping[str, object]) -> None:
+    def broadcast(self, state: Mapping[str, object]) -> None:
         """Take rank 0's; all ranks call it after the same step.
 
         Args:
@@ -56,14 +56,14 @@ class RunningStatistics:
         """
         if not dist.is_initialized() or dist.get_world_size() < 2:  # noqa: PLR2004 - nobody differs
             return
-        tops = list(within(state, torch.nn.Module))
-        seen = _all(tops)
-        if seen != self._seen:
-            self._seen, self._known = seen, tuple(_differing(tops))
+        tops = list(iter_instances(state, torch.nn.Module))
+        seen = _all_modules(tops)
+        if seen != self._modules:
+            self._modules, self._norms = seen, tuple(_unsynchronized(tops))
         if not self._compared:
             self._compared = True
             self._compare()
-        for same in _alike(self._known):
+        for same in _by_type_and_device(self._norms):
             flat = torch.cat([each.reshape(-1) for each in same])
             dist.broadcast(flat, SOURCE)
             sizes = [each.numel() for each in same]
@@ -80,12 +80,12 @@ class RunningStatistics:
         place, rank, mine = (
             f"rover-kf/statistics/{self._round}",
             dist.get_rank(),
-            _told(self._known),
+            _summary(self._norms),
         )
         # One process may train one model after another.
         number = store.add(f"{place}/{rank}", 1)
         store.set(f"{place}/{number}/{rank}", mine)
-        if not self._known:
+        if not self._norms:
             return
         others = range(1, dist.get_world_size()) if rank == SOURCE else (SOURCE,)
         keys = {other: f"{place}/{number}/{other}" for other in others}
@@ -104,27 +104,30 @@ def _wait(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> None:
     with contextlib.suppress(RuntimeError):
         store.wait([*keys.values()], _SOON)
         return
-    _log.warning("waiting for ranks %s to call step, as every rank has to", _away(store, keys))
+    _log.warning(
+        "waiting for ranks %s to call step, as every rank has to", _missing_ranks(store, keys)
+    )
     try:
         store.wait([*keys.values()])
     except RuntimeError as late:
         raise errors.UnsupportedState(
-            f"ranks {_away(store, keys)} do not come to the step that is to be saved: every rank "
+            f"ranks {_missing_ranks(store, keys)} do not come to the step that is to be "
+            "saved: every rank "
             "calls step, with a state that has the same modules, not rank 0 alone"
         ) from late
 
 
-def _away(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> list[int]:
+def _missing_ranks(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> list[int]:
     return [rank for rank, key in keys.items() if not store.check([key])][:_MOST_NAMED]
 
 
-def _told(modules: tuple[_NormBase, ...]) -> str:
+def _summary(modules: tuple[_NormBase, ...]) -> str:
     return (
         f"{len(modules)} normalisations of {[module.num_features for module in modules]} features"
     )
 
 
-def _all(tops: list[torch.nn.Module]) -> list[torch.nn.Module]:
+def _all_modules(tops: list[torch.nn.Module]) -> list[torch.nn.Module]:
     # At each save: modules() would take six times as long, and of large models as long as the save.
     found, last = [*tops], tops
     while last:
@@ -133,9 +136,9 @@ def _all(tops: list[torch.nn.Module]) -> list[torch.nn.Module]:
     return found
 
 
-def _differing(tops: Iterable[torch.nn.Module]) -> Iterator[_NormBase]:
+def _unsynchronized(tops: Iterable[torch.nn.Module]) -> Iterator[_NormBase]:
     for top in tops:
-        if any(part_of(each) is not each for each in top.parameters()):
+        if any(local_part(each) is not each for each in top.parameters()):
             continue  # FSDP2 leaves each rank its own
         for module in top.modules():
             # Ranks of SyncBatchNorm have the same ones by themselves.
@@ -143,7 +146,7 @@ def _differing(tops: Iterable[torch.nn.Module]) -> Iterator[_NormBase]:
                 yield module
 
 
-def _alike(modules: tuple[_NormBase, ...]) -> list[list[torch.Tensor]]:
+def _by_type_and_device(modules: tuple[_NormBase, ...]) -> list[list[torch.Tensor]]:
     """Their statistics by type and device, as far as the process group can send them."""
     found: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]]
     found = collections.defaultdict(list)

@@ -24,26 +24,28 @@ def is_compiled(value: object) -> bool:
     return isinstance(value, torch.nn.Module) and type(value).__name__ == "OptimizedModule"
 
 
-def inside(module: Any) -> object:
+def original_module(module: Any) -> object:
     """The module that it was made of."""
     return getattr(module, _WRAPPED)
 
 
-def plain_name(name: str) -> str:
+def strip_compile_prefix(name: str) -> str:
     """A module's or tensor's name as it is without compiling."""
     if _WRAPPED not in name:
         return name
     return ".".join(part for part in name.split(".") if part != _WRAPPED)
 
 
-def plain_names(state_dict: Any) -> Any:
+def strip_compile_prefixes(state_dict: Any) -> Any:
     """A module's state dict with the names that it would have without compiling."""
     if not _has_compiled(state_dict):
         return state_dict
-    return collections.OrderedDict((plain_name(key), item) for key, item in state_dict.items())
+    return collections.OrderedDict(
+        (strip_compile_prefix(key), item) for key, item in state_dict.items()
+    )
 
 
-def own_names(state_dict: Any, module: torch.nn.Module) -> Any:
+def rename_for_module(state_dict: Any, module: torch.nn.Module) -> Any:
     """A state dict with the names that a module, compiled or not, gives its tensors.
 
     Args:
@@ -52,18 +54,22 @@ def own_names(state_dict: Any, module: torch.nn.Module) -> Any:
     """
     if not isinstance(state_dict, dict):  # a form of the module's own
         return state_dict
-    own = {plain_name(name): name for name, _ in module.named_modules(remove_duplicate=False)}
+    own = {
+        strip_compile_prefix(name): name for name, _ in module.named_modules(remove_duplicate=False)
+    }
     if all(plain == name for plain, name in own.items()):
-        return {**plain_names(state_dict)}
-    return {_own_name(key, own): item for key, item in plain_names(state_dict).items()}
+        return {**strip_compile_prefixes(state_dict)}
+    return {
+        _name_in_module(key, own): item for key, item in strip_compile_prefixes(state_dict).items()
+    }
 
 
-def _own_name(key: Any, own: Mapping[str, str]) -> Any:
+def _name_in_module(key: Any, module_names: Mapping[str, str]) -> Any:
     """A tensor's, by its module's."""
     if not isinstance(key, str):
         return key
     module, _, last = key.rpartition(".")
-    return ".".join(filter(None, (own.get(module, module), last)))
+    return ".".join(filter(None, (module_names.get(module, module), last)))
 
 
 def _has_compiled(state_dict: Any) -> bool:

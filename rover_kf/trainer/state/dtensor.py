@@ -17,48 +17,48 @@ from typing import Any
 import torch
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Wanted
-from rover_kf.checkpoint.format.tensor_layout import Piece
-from rover_kf.checkpoint.resharding.prefix_index import Begins, by_begin
-from rover_kf.checkpoint.resharding.requested_boxes import Place, together
+from rover_kf.api.checkpoints import RequestedBoxes
+from rover_kf.checkpoint.format.tensor_layout import TensorShard
+from rover_kf.checkpoint.resharding.prefix_index import PrefixIndex, index_by_prefix
+from rover_kf.checkpoint.resharding.requested_boxes import TensorBox, group_by_box
 
 _MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")
 """The public one, and where it was before torch 2.5."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shard:
+class LocalShard:
     """A live DTensor's layout and the part of it that is here."""
 
     mesh: Any
     placements: tuple[Any, ...]
     stride: tuple[int, ...]
-    piece: Piece
+    piece: TensorShard
     sizes: tuple[int, ...]
     """Of the part that is here."""
 
-    def lies_as(self, other: Shard) -> bool:
+    def has_layout_of(self, other: LocalShard) -> bool:
         """Whether the other one's layout is known with this one's."""
         mine, others = (
             (shard.mesh, shard.placements, shard.piece.shape) for shard in (self, other)
         )
         return mine == others
 
-    def join(self, name: str, part: torch.Tensor, kept: Piece | None) -> torch.Tensor:
+    def to_dtensor(self, name: str, part: torch.Tensor, piece: TensorShard | None) -> torch.Tensor:
         """The part as a DTensor of this layout.
 
         Args:
             name: in the snapshot.
             part: of the tensor.
-            kept: what the snapshot says of it; None: it is a whole tensor.
+            piece: what the snapshot says of it; None: it is a whole tensor.
 
         Raises:
-            DoesNotFit: it is another part.
+            IncompatibleState: it is another part.
         """
-        whole, begins = _placed(part, kept)
+        whole, begins = _shape_and_offsets(part, piece)
         here = (self.piece.shape, self.piece.offsets, self.sizes)
         if (whole, begins if part.numel() else here[1], tuple(part.shape)) != here:
-            raise errors.DoesNotFit(
+            raise errors.IncompatibleState(
                 f"{name} came as a part of shape {tuple(part.shape)} of {whole}, which begins at "
                 f"{begins}; this rank holds {self.sizes} of {self.piece.shape}, from "
                 f"{self.piece.offsets}. Was the mesh changed at the same number of ranks? Restore "
@@ -75,56 +75,62 @@ class Shard:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shards:
+class DTensorLayouts:
     """All DTensors of a live state, by their names in a snapshot."""
 
-    exact: Mapping[str, Shard]
-    parameters: Begins[Shard]
+    exact: Mapping[str, LocalShard]
+    parameters: PrefixIndex[LocalShard]
     """By the begin of the names of what an optimizer keeps of a parameter."""
 
-    def wanted(self) -> tuple[Wanted, ...]:
+    def requested_boxes(self) -> tuple[RequestedBoxes, ...]:
         """What to ask for at restore."""
-        return together(_places(self.exact), _places(self.parameters.known))
+        return group_by_box(_boxes_of(self.exact), _boxes_of(self.parameters.entries))
 
     def are_on_host(self) -> bool:
         """Whether no part is on a device."""
-        found = (*self.exact.values(), *self.parameters.known.values())
+        found = (*self.exact.values(), *self.parameters.entries.values())
         return all(shard.mesh.device_type == "cpu" for shard in found)
 
-    def of(self, name: str, part: torch.Tensor, kept: Piece | None) -> Shard | None:
+    def layout_for(
+        self, name: str, part: torch.Tensor, piece: TensorShard | None
+    ) -> LocalShard | None:
         """The layout that a restored tensor has to take; None: it is a plain tensor.
 
         Args:
             name: in the snapshot.
             part: of the tensor.
-            kept: what the snapshot says of it; None: it is a whole tensor.
+            piece: what the snapshot says of it; None: it is a whole tensor.
         """
-        if self is NONE:
+        if self is NO_DTENSORS:
             return None
         found = self.exact.get(name)
         if found is not None:
             return found
-        whole, _ = _placed(part, kept)
-        fitting = (shard for shard in self.parameters.of(name) if shard.piece.shape == whole)
+        whole, _ = _shape_and_offsets(part, piece)
+        fitting = (shard for shard in self.parameters.matches(name) if shard.piece.shape == whole)
         return next(fitting, None) if part.ndim else None
 
 
-def _placed(part: torch.Tensor, kept: Piece | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _shape_and_offsets(
+    part: torch.Tensor, piece: TensorShard | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape of the whole tensor, and where the part begins in it."""
-    return (kept.shape, kept.offsets) if kept else (tuple(part.shape), (0,) * part.ndim)
+    return (piece.shape, piece.offsets) if piece else (tuple(part.shape), (0,) * part.ndim)
 
 
-NONE = Shards({}, by_begin({}))
+NO_DTENSORS = DTensorLayouts({}, index_by_prefix({}))
 """Of a state without DTensors."""
 
 
-def shard_of(value: torch.Tensor, path: str, known: dict[object, Shard]) -> Shard | None:
+def local_shard_of(
+    value: torch.Tensor, path: str, cache: dict[object, LocalShard]
+) -> LocalShard | None:
     """The layout of a DTensor; None for any other tensor.
 
     Args:
         value: of a state.
         path: where it is in the state.
-        known: layouts by what tells them apart; most tensors of a large model lie as others do.
+        cache: layouts by what tells them apart; most tensors of a large model lie as others do.
 
     Raises:
         UnsupportedState: it holds partial sums, which are no part of a tensor, or what it holds is
@@ -134,10 +140,10 @@ def shard_of(value: torch.Tensor, path: str, known: dict[object, Shard]) -> Shar
     if module is None or not isinstance(value, module.DTensor):
         return None
     layout = (layout_of(value), value.stride())
-    shard = known.get(layout)
+    shard = cache.get(layout)
     if shard is None:
-        shard = known[layout] = _shard(value, path)
-    held = tuple(part_of(value).shape)
+        shard = cache[layout] = _shard(value, path)
+    held = tuple(local_part(value).shape)
     if held != shard.sizes:
         raise errors.UnsupportedState(
             f"state{path} is a DTensor of shape {shard.piece.shape} whose part on this rank has "
@@ -147,23 +153,23 @@ def shard_of(value: torch.Tensor, path: str, known: dict[object, Shard]) -> Shar
     return shard
 
 
-def _shard(value: Any, path: str) -> Shard:
+def _shard(value: Any, path: str) -> LocalShard:
     placements = tuple(value.placements)
     if any(placement.is_partial() for placement in placements):
         raise errors.UnsupportedState(f"state{path} is a DTensor of partial sums; reduce it first")
     shape, mesh = tuple(value.shape), value.device_mesh
-    sizes, offsets = box_here(shape, mesh, placements)
+    sizes, offsets = local_box(shape, mesh, placements)
     here = mesh.get_coordinate()
     copies = [
         place
         for place, placement in zip(here or (1,), placements, strict=False)
         if placement.is_replicate() or here is None
     ]
-    piece = Piece(shape, offsets, copy=sum(copies))
-    return Shard(mesh, placements, tuple(value.stride()), piece, sizes)
+    piece = TensorShard(shape, offsets, copy=sum(copies))
+    return LocalShard(mesh, placements, tuple(value.stride()), piece, sizes)
 
 
-def part_of(value: torch.Tensor) -> torch.Tensor:
+def local_part(value: torch.Tensor) -> torch.Tensor:
     """What this rank holds of a DTensor; any other tensor itself."""
     module = torch_module()
     if module is not None and isinstance(value, module.DTensor):
@@ -172,7 +178,7 @@ def part_of(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def kind() -> type[torch.Tensor] | None:
+def dtensor_class() -> type[torch.Tensor] | None:
     """DTensor, if the script has loaded it."""
     module = torch_module()
     return None if module is None else module.DTensor
@@ -183,8 +189,8 @@ def layout_of(value: Any) -> object:
     return value.shape, value.placements, value.device_mesh
 
 
-def _places(found: Mapping[str, Shard]) -> dict[str, Place]:
-    return {n: Place(s.piece.shape, s.piece.offsets, s.sizes) for n, s in found.items()}
+def _boxes_of(shards: Mapping[str, LocalShard]) -> dict[str, TensorBox]:
+    return {n: TensorBox(s.piece.shape, s.piece.offsets, s.sizes) for n, s in shards.items()}
 
 
 def torch_module() -> Any:
@@ -192,13 +198,13 @@ def torch_module() -> Any:
     return next((sys.modules[name] for name in _MODULES if name in sys.modules), None)
 
 
-def box_here(
+def local_box(
     shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Sizes and offsets of the part that is here; what torch's own checkpoints compute it with."""
     here = mesh.get_coordinate()
     if here is not None and any(map(_is_strided, placements)):
-        return _cut(shape, mesh.shape, here, placements)
+        return _strided_box(shape, mesh.shape, here, placements)
     found = importlib.import_module(f"{torch_module().__name__}._utils")
     sizes, offsets = found.compute_local_shape_and_global_offset(shape, mesh, placements)
     # torch puts the offset of an empty part where it likes.
@@ -210,10 +216,10 @@ def _is_strided(placement: Any) -> bool:
     return type(placement).__name__ == "_StridedShard"
 
 
-def _cut(
+def _strided_box(
     shape: tuple[int, ...],
     counts: Sequence[int],
-    here: Sequence[int],
+    coordinate: Sequence[int],
     placements: tuple[Any, ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Sizes and offsets where FSDP2 has cut what tensor parallel had cut before.
@@ -229,7 +235,7 @@ def _cut(
         dimension = getattr(placements[axis], "dim", None)
         if dimension is not None:
             width = -(-sizes[dimension] // counts[axis])
-            begin = min(width * here[axis], sizes[dimension])
+            begin = min(width * coordinate[axis], sizes[dimension])
             offsets[dimension] += begin
             sizes[dimension] = min(width, sizes[dimension] - begin)
     return tuple(sizes), tuple(offsets)

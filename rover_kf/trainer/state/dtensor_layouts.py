@@ -20,9 +20,14 @@ import torch
 
 from rover_kf import errors
 from rover_kf.checkpoint.format.snapshot import reading
-from rover_kf.checkpoint.format.tensor_layout import Piece
+from rover_kf.checkpoint.format.tensor_layout import TensorShard
 from rover_kf.trainer.state import strides
-from rover_kf.trainer.state.dtensor import Shard, Shards, box_here, torch_module
+from rover_kf.trainer.state.dtensor import (
+    DTensorLayouts,
+    LocalShard,
+    local_box,
+    torch_module,
+)
 
 KEY = "rover.layouts"
 """Metadata: JSON of [[names of the mesh's dimensions or null, a text for each dimension, names of
@@ -31,7 +36,7 @@ of the mesh cuts it again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
+class SavedLayout:
     """Of a DTensor that was saved."""
 
     dimensions: tuple[str, ...] | None
@@ -40,67 +45,73 @@ class Layout:
     """As ``KEY`` has them."""
 
 
-def to_text(found: Mapping[str, Shard]) -> str:
+def to_text(shards: Mapping[str, LocalShard]) -> str:
     """As it stands in the metadata; what lies otherwise than by cuts and copies is left out."""
-    names: dict[Layout, list[str]] = {}
-    for name, shard in found.items():
+    names: dict[SavedLayout, list[str]] = {}
+    for name, shard in shards.items():
         placements = tuple(map(_text, shard.placements))
         if all(placements):
-            names.setdefault(Layout(_dimensions(shard.mesh), placements), []).append(name)
+            names.setdefault(SavedLayout(_dimensions(shard.mesh), placements), []).append(name)
     tree = [[layout.dimensions, layout.placements, some] for layout, some in names.items()]
     return json.dumps(tree, separators=(",", ":"))
 
 
-def read(metadata: Mapping[str, str]) -> Mapping[str, Layout]:
+def read(metadata: Mapping[str, str]) -> Mapping[str, SavedLayout]:
     """Layouts by the tensors' names; none in a snapshot of before they were kept.
 
     Raises:
-        TornSnapshot: they cannot be read.
+        CorruptSnapshot: they cannot be read.
     """
     with reading("layouts"):
         return {
-            name: Layout(None if dimensions is None else tuple(dimensions), tuple(placements))
+            name: SavedLayout(None if dimensions is None else tuple(dimensions), tuple(placements))
             for dimensions, placements, names in json.loads(metadata.get(KEY, "[]"))
             for name in names
         }
 
 
-def laid(
-    name: str, layout: Layout, part: torch.Tensor, kept: Piece | None, live: Shards
-) -> tuple[Shard, torch.Tensor]:
+def rebuild(
+    name: str,
+    layout: SavedLayout,
+    part: torch.Tensor,
+    piece: TensorShard | None,
+    live: DTensorLayouts,
+) -> tuple[LocalShard, torch.Tensor]:
     """The layout on a mesh of the live state, and the part that is here.
 
     Args:
         name: in the snapshot.
         layout: that it had.
         part: of the tensor.
-        kept: what the snapshot says of it; None: it is a whole tensor, which is cut.
+        piece: what the snapshot says of it; None: it is a whole tensor, which is cut.
         live: layouts of the live state.
 
     Raises:
-        DoesNotFit: the live state has no such mesh.
+        IncompatibleState: the live state has no such mesh.
     """
     fitting = (
         shard.mesh
-        for shard in (*live.exact.values(), *live.parameters.known.values())
+        for shard in (*live.exact.values(), *live.parameters.entries.values())
         if len(shard.placements) == len(layout.placements)
         and _dimensions(shard.mesh) == layout.dimensions
     )
     mesh = next(fitting, None)
     if mesh is None:
-        raise errors.DoesNotFit(
+        raise errors.IncompatibleState(
             f"{name} was saved as a DTensor over a mesh of {len(layout.placements)} dimensions, "
             f"named {layout.dimensions}; this script's state has no DTensor over such a mesh. Give "
             "the state the optimizer or module itself, or restore it with the mesh that saved it"
         )
-    shape = kept.shape if kept else tuple(part.shape)
+    shape = piece.shape if piece else tuple(part.shape)
     placements = tuple(_placement(axis, layout, mesh) for axis in range(len(layout.placements)))
-    sizes, offsets = box_here(shape, mesh, placements)
-    if kept is None:
+    sizes, offsets = local_box(shape, mesh, placements)
+    if piece is None:
         for axis, (begin, size) in enumerate(zip(offsets, sizes, strict=True)):
             part = part.narrow(axis, begin, size)
-    stride = strides.by_rows(shape)
-    return Shard(mesh, placements, stride, Piece(shape, offsets), sizes), part.contiguous()
+    stride = strides.contiguous_strides(shape)
+    return LocalShard(
+        mesh, placements, stride, TensorShard(shape, offsets), sizes
+    ), part.contiguous()
 
 
 def _text(placement: Any) -> str:
@@ -109,7 +120,7 @@ def _text(placement: Any) -> str:
     return f"{letter}{placement.dim}" if letter in ("S", "X") else letter
 
 
-def _placement(axis: int, layout: Layout, mesh: Any) -> Any:
+def _placement(axis: int, layout: SavedLayout, mesh: Any) -> Any:
     kinds = importlib.import_module(f"{torch_module().__name__}.placement_types")
     letter, dimension = layout.placements[axis][0], layout.placements[axis][1:]
     if letter == "R":

@@ -19,8 +19,8 @@ import torch
 from rover_kf import errors
 from rover_kf.checkpoint.format import plain_data, snapshot, tensor_layout
 from rover_kf.checkpoint.format.snapshot import STATE_KEY, Entry
-from rover_kf.checkpoint.resharding.prefix_index import by_begin
-from rover_kf.checkpoint.resharding.write_shares import common_of
+from rover_kf.checkpoint.resharding.prefix_index import index_by_prefix
+from rover_kf.checkpoint.resharding.write_shares import replicated_crc
 from rover_kf.trainer.state import (
     compiled_modules,
     dtensor,
@@ -29,7 +29,7 @@ from rover_kf.trainer.state import (
     sharded_optimizers,
     strides,
 )
-from rover_kf.trainer.state.dtensor import Shard, Shards
+from rover_kf.trainer.state.dtensor import DTensorLayouts, LocalShard
 from rover_kf.trainer.state.module_versions import Versions
 
 DTYPES: Mapping[torch.dtype, str] = {
@@ -52,7 +52,7 @@ SUB_BYTE = frozenset(
 )
 """Integers of 1 to 7 bits in a byte each: torch has their names, but no copy of them."""
 
-_Shared = Callable[[str, torch.Tensor], bool]
+_IsReplicated = Callable[[str, torch.Tensor], bool]
 """Whether a tensor, by its path, is the same on all ranks where the state is replicated."""
 
 _BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
@@ -70,31 +70,31 @@ class Stateful(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Parts:
+class FlatState:
     """A state, taken apart; nothing is copied yet."""
 
     tensors: Mapping[str, torch.Tensor]
     metadata: Mapping[str, str]
-    shards: Shards = dtensor.NONE
+    dtensors: DTensorLayouts = dtensor.NO_DTENSORS
     boxes: bool = False
     """The metadata names boxes of tensors, though none of these is a DTensor."""
-    written: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    json_metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Texts of the metadata as JSON, of those that are known from the last time."""
-    assumed: bool = False
+    unverified: bool = False
     """Shapes and types were not looked at: the tensors are where they were the last time."""
     ranks: int = 1
     """Of the pod that start from them (rover_kf.checkpoint.format.tensor_layout)."""
-    left: frozenset[str] = frozenset()
+    delegated: frozenset[str] = frozenset()
     """Names of those that the pod's first rank saves."""
 
     @property
-    def in_pieces(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether ranks hold parts of larger tensors."""
-        return self.boxes or bool(self.shards.exact)
+        return self.boxes or bool(self.dtensors.exact)
 
     def entries(self) -> tuple[Entry, ...]:
         """What a layout is planned from, in the tensors' order."""
-        return tuple(_entries(self.tensors, self.tensors.keys() - self.left))
+        return tuple(_entries(self.tensors, self.tensors.keys() - self.delegated))
 
 
 def _entries(tensors: Mapping[str, torch.Tensor], names: Container[str]) -> Iterator[Entry]:
@@ -132,11 +132,13 @@ def unwrap(value: object) -> object:
     """The module inside DistributedDataParallel, DataParallel, torch.compile; else the value."""
     wrappers = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
     while isinstance(value, wrappers) or compiled_modules.is_compiled(value):
-        value = value.module if isinstance(value, wrappers) else compiled_modules.inside(value)
+        value = (
+            value.module if isinstance(value, wrappers) else compiled_modules.original_module(value)
+        )
     return value
 
 
-def take_apart(state: Mapping[str, object], *, replicated: bool = True, ranks: int = 1) -> Parts:
+def flatten(state: Mapping[str, object], *, replicated: bool = True, ranks: int = 1) -> FlatState:
     """Name every tensor and encode the rest.
 
     Args:
@@ -148,59 +150,65 @@ def take_apart(state: Mapping[str, object], *, replicated: bool = True, ranks: i
     Raises:
         UnsupportedState: a value cannot be stored; the message has its path.
     """
-    return _Apart(replicated, ranks).take(state)
+    return _Flattener(replicated, ranks).flatten(state)
 
 
-class _Apart:
+class _Flattener:
     """One state on its way apart."""
 
     def __init__(self, replicated: bool, ranks: int) -> None:  # noqa: FBT001 - of one caller
         self._replicated, self._ranks = replicated, ranks
         self._tensors: dict[str, torch.Tensor] = {}
-        self._own: set[str] = set()
-        self._layouts: dict[object, Shard] = {}
-        self._exact: dict[str, Shard] = {}
-        self._parameters: dict[str, Shard] = {}
-        self._laid: dict[str, Shard] = {}
+        self._rank_local: set[str] = set()
+        self._layouts: dict[object, LocalShard] = {}
+        self._exact: dict[str, LocalShard] = {}
+        self._parameters: dict[str, LocalShard] = {}
+        self._saved_layouts: dict[str, LocalShard] = {}
         """DTensors that a new process has none of."""
         self._versions: dict[str, Versions] = {}
         self._strides: dict[str, strides.Strides] = {}
 
-    def take(self, state: Mapping[str, object]) -> Parts:
+    def flatten(self, state: Mapping[str, object]) -> FlatState:
         """All of it."""
         tree = plain_data.encode(dict(state), self._leaf)
         pieces = {name: shard.piece for name, shard in self._exact.items()}
         ranks = self._ranks if self._replicated and not pieces else 1
-        left = frozenset[str]() if ranks else frozenset(self._tensors.keys() - self._own)
-        common = common_of(snapshot.in_order(_entries(self._tensors, left))) if not ranks else 0
-        told = tensor_layout.Kinds(
-            frozenset(self._own), pieces, ranks=ranks, common=common, complete=bool(pieces)
+        left = frozenset[str]() if ranks else frozenset(self._tensors.keys() - self._rank_local)
+        common = (
+            replicated_crc(snapshot.sort_entries(_entries(self._tensors, left))) if not ranks else 0
+        )
+        told = tensor_layout.TensorLayout(
+            frozenset(self._rank_local),
+            pieces,
+            writes_for_ranks=ranks,
+            replicated_crc=common,
+            complete=bool(pieces),
         )
         metadata = {
             STATE_KEY: json.dumps(tree, separators=(",", ":")),
-            tensor_layout.KEY: told.to_text(),
+            tensor_layout.LAYOUT_KEY: told.to_text(),
         }
-        if self._laid:
-            metadata[dtensor_layouts.KEY] = dtensor_layouts.to_text(self._laid)
+        if self._saved_layouts:
+            metadata[dtensor_layouts.KEY] = dtensor_layouts.to_text(self._saved_layouts)
         if self._versions:
             metadata[module_versions.KEY] = module_versions.to_text(self._versions)
         if self._strides:
             metadata[strides.KEY] = strides.to_text(self._strides)
-        found = Shards(self._exact, by_begin(self._parameters))
-        return Parts(self._tensors, metadata, found, ranks=ranks, left=left)
+        found = DTensorLayouts(self._exact, index_by_prefix(self._parameters))
+        return FlatState(self._tensors, metadata, found, ranks=ranks, delegated=left)
 
     def _leaf(self, path: str, value: object) -> Any:
         value = unwrap(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(path, value, shared=False)
         if not is_stateful(value):
-            return plain_data.refuse(path, value)
-        shared: _Shared = lambda *_: False  # noqa: E731 - one of three
+            return plain_data.reject(path, value)
+        shared: _IsReplicated = lambda *_: False  # noqa: E731 - one of three
         found = sharded_optimizers.state_dict_of(value)
         if isinstance(value, torch.nn.Module):
-            shared = _parameters_in(found, value, path)
+            shared = _parameter_predicate(found, value, path)
         elif isinstance(value, torch.optim.Optimizer):
-            self._know_parameters(path, value)
+            self._record_parameters(path, value)
             shared = lambda *_: True  # noqa: E731 - one of three
 
         def inner(below: str, item: object) -> Any:
@@ -212,60 +220,62 @@ class _Apart:
         if versions is not None:
             self._versions[path] = versions
         if isinstance(value, torch.nn.Module):
-            found = compiled_modules.plain_names(found)
+            found = compiled_modules.strip_compile_prefixes(found)
         return plain_data.encode(found, inner, path)
 
     def _tensor(self, path: str, value: torch.Tensor, *, shared: bool) -> Any:
-        shard = dtensor.shard_of(value, path, self._layouts)
-        name = _name(checked(dtensor.part_of(value), path), path, self._tensors)
+        shard = dtensor.local_shard_of(value, path, self._layouts)
+        name = _name(checked_tensor(dtensor.local_part(value), path), path, self._tensors)
         parameter = self._parameter_of(name)
         if shard is not None:
             self._exact[name] = shard
-            if not shared or (parameter is not None and not shard.lies_as(parameter)):
-                self._laid[name] = shard
+            if not shared or (parameter is not None and not shard.has_layout_of(parameter)):
+                self._saved_layouts[name] = shard
         elif not (shared and self._replicated) or (parameter is not None and value.ndim):
-            self._own.add(name)  # of a parameter in pieces it is about the piece that is here
-        lies = strides.of(value) if shard is None else None
+            self._rank_local.add(
+                name
+            )  # of a parameter in pieces it is about the piece that is here
+        lies = strides.stride_of(value) if shard is None else None
         if lies is not None:
             self._strides[name] = lies
         return {"T": name}
 
-    def _parameter_of(self, name: str) -> Shard | None:
+    def _parameter_of(self, name: str) -> LocalShard | None:
         """The layout of the parameter that an optimizer keeps a tensor of."""
         begin = name.rpartition(".")[0] if self._parameters else ""
         while begin and begin + "." not in self._parameters:
             begin = begin.rpartition(".")[0]
         return self._parameters.get(begin + ".")
 
-    def _know_parameters(self, path: str, optimizer: torch.optim.Optimizer) -> None:
+    def _record_parameters(self, path: str, optimizer: torch.optim.Optimizer) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if self._replicated:
-            sharded_optimizers.check_parameters(path, parameters)
+            sharded_optimizers.reject_sharded_optimizer(path, parameters)
         for index, parameter in enumerate(parameters):
-            shard = dtensor.shard_of(parameter, path, self._layouts)
+            shard = dtensor.local_shard_of(parameter, path, self._layouts)
             if shard is not None:
                 self._parameters[_text(f"{path}['state'][{index}]") + "."] = shard
 
 
-def _parameters_in(found: Any, module: torch.nn.Module, path: str) -> _Shared:
+def _parameter_predicate(state_dict: Any, module: torch.nn.Module, path: str) -> _IsReplicated:
     """Which tensors of its state dict are its parameters.
 
     By their names; those that hooks give other names (``checkpoint_wrapper``, Lightning's Fabric)
     by where they are.
     """
     named = [*module.named_parameters(remove_duplicate=False)]
-    told = found if isinstance(found, Mapping) else {}
-    names = {f"{path}[{compiled_modules.plain_name(name)!r}]" for name, _ in named}
-    renamed = {_place(one) for name, one in named if name not in told}
+    told = state_dict if isinstance(state_dict, Mapping) else {}
+    names = {f"{path}[{compiled_modules.strip_compile_prefix(name)!r}]" for name, _ in named}
+    renamed = {_data_ptr(one) for name, one in named if name not in told}
     renamed.discard(0)
-    return lambda below, item: below in names or (bool(renamed) and _place(item) in renamed)
+    return lambda below, item: below in names or (bool(renamed) and _data_ptr(item) in renamed)
 
 
-def _place(tensor: torch.Tensor) -> int:
-    return 0 if torch.nn.parameter.is_lazy(tensor) else dtensor.part_of(tensor).data_ptr()
+def _data_ptr(tensor: torch.Tensor) -> int:
+    return 0 if torch.nn.parameter.is_lazy(tensor) else dtensor.local_part(tensor).data_ptr()
 
 
-def checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
+def checked_tensor(tensor: torch.Tensor, path: str) -> torch.Tensor:
     """A tensor that is its bytes and nothing else, without its history.
 
     Raises:

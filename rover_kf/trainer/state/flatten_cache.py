@@ -25,23 +25,23 @@ import torch
 from rover_kf.checkpoint.format import plain_data
 from rover_kf.checkpoint.format.snapshot import STATE_KEY
 from rover_kf.trainer.state import flatten as states
-from rover_kf.trainer.state.addresses import Addresses, Named, Unlocated, joined, locate
-from rover_kf.trainer.state.dtensor import NONE, Shards
-from rover_kf.trainer.state.flatten import Parts
-from rover_kf.trainer.state.json_template import (
-    Template,
-    compact,
-    inside,
-    template_of,
-    woven,
+from rover_kf.trainer.state.addresses import (
+    Addresses,
+    LazyNames,
+    NoDataPointer,
+    data_ptr_of,
+    joined,
 )
-from rover_kf.trainer.state.outline import Section, Unplain, marks, sections
+from rover_kf.trainer.state.dtensor import NO_DTENSORS, DTensorLayouts
+from rover_kf.trainer.state.flatten import FlatState
+from rover_kf.trainer.state.json_template import Template, compact, escape, fill, template_of
+from rover_kf.trainer.state.outline import NonPlainValue, Section, sections, tensor_specs
 
 _ALIKE = frozenset((str, tuple))
 """Types of what an outline has over and over again: keys, and each parameter's keys together."""
 
 
-class Recall:
+class FlattenCache:
     """One a saver.
 
     Args:
@@ -51,66 +51,69 @@ class Recall:
 
     def __init__(self, *, replicated: bool = True, ranks: int = 1) -> None:
         self._replicated, self._ranks = replicated, ranks
-        self._known: list[Section] = []
+        self._sections: list[Section] = []
         self._metadata: Mapping[str, str] = {}
         self._written: Mapping[str, str] = {}
         self._between: Sequence[str] = ()
         self._between_escaped: Sequence[str] = ()
-        self._located: list[Addresses | None] = []
-        self._shards = NONE
+        self._data_ptrs: list[Addresses | None] = []
+        self._dtensors = NO_DTENSORS
         self._kept = (ranks, frozenset[str]())
-        self.era = 0
+        self.generation = 0
         """Grows with every start; in one era names, shapes and types stay."""
 
-    def take_apart(self, state: Mapping[str, object], *, trusting: bool = False) -> Parts:
-        """What ``rover_kf.trainer.state.flatten.take_apart`` gives, sooner.
+    def flatten(self, state: Mapping[str, object], *, trust_addresses: bool = False) -> FlatState:
+        """What ``rover_kf.trainer.state.flatten.flatten`` gives, sooner.
 
         Args:
             state: of one rank.
-            trusting: whether the caller makes sure of shapes and types where ``assumed`` is set.
+            trust_addresses: whether the caller makes sure of shapes and types where ``assumed`` is
+                set.
 
         Raises:
             UnsupportedState: a value cannot be stored; the message has its path.
         """
         try:
             seen = list(sections(state))
-            located = [locate(section.tensors) if trusting else None for section in seen]
-        except (Unplain, Unlocated):
-            self.era += 1
-            return self._apart(state)
-        then, self._located = self._located, []
+            located = [
+                data_ptr_of(section.tensors) if trust_addresses else None for section in seen
+            ]
+        except (NonPlainValue, NoDataPointer):
+            self.generation += 1
+            return self._flatten_anew(state)
+        then, self._data_ptrs = self._data_ptrs, []
         pairs = itertools.zip_longest(located, then)
         assumed = [now is not None and now == before for now, before in pairs]
         renewed = self._renew(seen, assumed)
         if renewed is None:
-            parts = self._start(state, seen)
-            self._located = located
+            parts = self._rebuild(state, seen)
+            self._data_ptrs = located
             return parts
-        self._located = located
-        if any(new is not old for new, old in zip(renewed, self._known, strict=True)):
-            self._known = renewed
-            text = woven(self._between, [section.text for section in renewed])
-            escaped = woven(self._between_escaped, [section.escaped for section in renewed])
+        self._data_ptrs = located
+        if any(new is not old for new, old in zip(renewed, self._sections, strict=True)):
+            self._sections = renewed
+            text = fill(self._between, [section.text for section in renewed])
+            escaped = fill(self._between_escaped, [section.escaped for section in renewed])
             self._metadata = {**self._metadata, STATE_KEY: text}
             self._written = {**self._written, STATE_KEY: f'"{escaped}"'}
         tensors = [*itertools.chain.from_iterable(section.tensors for section in seen)]
-        at = joined(located) if trusting else None
-        named = Named([known.names for known in renewed], tensors, at)
+        at = joined(located) if trust_addresses else None
+        named = LazyNames([known.names for known in renewed], tensors, at)
         ranks, left = self._kept
-        return Parts(
+        return FlatState(
             named,
             self._metadata,
-            self._shards,
-            written=self._written,
-            assumed=any(assumed),
+            self._dtensors,
+            json_metadata=self._written,
+            unverified=any(assumed),
             ranks=ranks,
-            left=left,
+            delegated=left,
         )
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Start anew at the next state."""
-        self._known, self._located = [], []
-        self.era += 1
+        self._sections, self._data_ptrs = [], []
+        self.generation += 1
 
     def _renew(self, seen: list[Section], assumed: list[bool]) -> list[Section] | None:
         """The sections with their texts; None: another state than last time.
@@ -119,32 +122,36 @@ class Recall:
             seen: the state.
             assumed: of each section, whether shapes and types are taken to be what they were.
         """
-        if len(seen) != len(self._known):
+        if len(seen) != len(self._sections):
             return None
         renewed: list[Section] = []
-        for section, known, trusted in zip(seen, self._known, assumed, strict=True):
+        for section, known, trusted in zip(seen, self._sections, assumed, strict=True):
             if section.path == known.path and section.outline == known.outline:
                 if len(section.tensors) != len(known.names) or section.layouts != known.layouts:
                     return None
-                if not (trusted or known.marks == marks(section.tensors)):
+                if not (trusted or known.tensor_specs == tensor_specs(section.tensors)):
                     return None
-                renewed.append(known if section.scalars == known.scalars else _told(section, known))
+                renewed.append(
+                    known if section.scalars == known.scalars else _with_scalars(section, known)
+                )
                 continue
-            again = _encoded(section)
-            if again.shape() != known.shape() or len(section.tensors) != len(again.names):
+            again = _encode(section)
+            if again.fixed_structure() != known.fixed_structure() or len(section.tensors) != len(
+                again.names
+            ):
                 return None
-            if not again.template.holds(again.scalars):
+            if not again.template.has_scalars(again.scalars):
                 return None
             renewed.append(again)
         return renewed
 
-    def _apart(self, state: Mapping[str, object]) -> Parts:
-        return states.take_apart(state, replicated=self._replicated, ranks=self._ranks)
+    def _flatten_anew(self, state: Mapping[str, object]) -> FlatState:
+        return states.flatten(state, replicated=self._replicated, ranks=self._ranks)
 
-    def _start(self, state: Mapping[str, object], seen: list[Section]) -> Parts:
-        parts = self._apart(state)
+    def _rebuild(self, state: Mapping[str, object], seen: list[Section]) -> FlatState:
+        parts = self._flatten_anew(state)
         tree = json.loads(parts.metadata[STATE_KEY])
-        known = [_found(section, tree) for section in seen]
+        known = [_section_in_tree(section, tree) for section in seen]
         between = _between(known)
         told = [
             (name, tensor)
@@ -152,23 +159,23 @@ class Recall:
             for name, tensor in zip(section.names, section.tensors, strict=False)
         ]
         fits = (
-            woven(between, [section.text for section in known]) == parts.metadata[STATE_KEY]
-            and all(section.template.holds(section.scalars) for section in known)
+            fill(between, [section.text for section in known]) == parts.metadata[STATE_KEY]
+            and all(section.template.has_scalars(section.scalars) for section in known)
             and all(len(section.names) == len(section.tensors) for section in known)
             and [name for name, _ in told] == list(parts.tensors)
-            and all(_is(parts.tensors[name], tensor) for name, tensor in told)
+            and all(_is_same(parts.tensors[name], tensor) for name, tensor in told)
         )
-        self._known = [_without_values(section) for section in known] if fits else []
+        self._sections = [_without_values(section) for section in known] if fits else []
         self._between = between
-        self._between_escaped = [inside(text) for text in between]
-        self._metadata, self._shards = parts.metadata, parts.shards
-        self._kept = parts.ranks, parts.left
+        self._between_escaped = [escape(text) for text in between]
+        self._metadata, self._dtensors = parts.metadata, parts.dtensors
+        self._kept = parts.ranks, parts.delegated
         self._written = {key: compact(text) for key, text in parts.metadata.items()}
-        self.era += 1
+        self.generation += 1
         return parts
 
 
-def live_shards(state: Mapping[str, object], *, replicated: bool) -> Shards:
+def live_dtensors(state: Mapping[str, object], *, replicated: bool) -> DTensorLayouts:
     """Layouts of a state's DTensors; a state that has none is only looked over.
 
     Raises:
@@ -176,17 +183,17 @@ def live_shards(state: Mapping[str, object], *, replicated: bool) -> Shards:
     """
     try:
         sharded = any(section.layouts for section in sections(state))
-    except Unplain:
+    except NonPlainValue:
         sharded = True
-    return states.take_apart(state, replicated=replicated).shards if sharded else NONE
+    return states.flatten(state, replicated=replicated).dtensors if sharded else NO_DTENSORS
 
 
-def _is(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two looks have found the same; some objects make their tensors anew at each look."""
     if tensor.data_ptr() == other.data_ptr():
         return True
     try:
-        return marks([tensor]) == marks([other]) and torch.equal(tensor, other)
+        return tensor_specs([tensor]) == tensor_specs([other]) and torch.equal(tensor, other)
     except RuntimeError:  # of a type that torch cannot compare
         return False
 
@@ -198,42 +205,42 @@ def _without_values(section: Section) -> Section:
     outline = [
         alike.setdefault(mark, mark) if type(mark) in _ALIKE else mark for mark in section.outline
     ]
-    seen = [alike.setdefault(mark, mark) for mark in marks(section.tensors)]
-    return dataclasses.replace(section, outline=outline, marks=seen, tensors=[], value=None)
+    seen = [alike.setdefault(mark, mark) for mark in tensor_specs(section.tensors)]
+    return dataclasses.replace(section, outline=outline, tensor_specs=seen, tensors=[], value=None)
 
 
-def _told(section: Section, known: Section) -> Section:
+def _with_scalars(section: Section, cached: Section) -> Section:
     """The known section with another one's scalars."""
-    template = known.template.told_anew(known.scalars, section.scalars)
-    return _worded(known, template, known.names, section.scalars)
+    template = cached.template.with_scalars(cached.scalars, section.scalars)
+    return _with_text(cached, template, cached.names, section.scalars)
 
 
-def _worded(
+def _with_text(
     section: Section, template: Template, names: tuple[str, ...], scalars: list[object]
 ) -> Section:
     text = template.text()
     return dataclasses.replace(
-        section, scalars=scalars, template=template, text=text, escaped=inside(text), names=names
+        section, scalars=scalars, template=template, text=text, escaped=escape(text), names=names
     )
 
 
-def _encoded(section: Section) -> Section:
+def _encode(section: Section) -> Section:
     """The section with its text, made anew."""
     value = section.value
     for key in reversed(section.path):
         value = {key: value}
     assert isinstance(value, dict)  # noqa: S101 - a path has a key
-    parts = states.take_apart(value)
-    return _without_values(_found(section, json.loads(parts.metadata[STATE_KEY])))
+    parts = states.flatten(value)
+    return _without_values(_section_in_tree(section, json.loads(parts.metadata[STATE_KEY])))
 
 
-def _found(section: Section, tree: Any) -> Section:
+def _section_in_tree(section: Section, tree: Any) -> Section:
     """The section with the text that it has in the whole state's."""
     node = tree
     for key in section.path:
         wanted = plain_data.encode(key)
         node = next(item for name, item in node["d"] if name == wanted)
-    return _worded(section, template_of(node), tuple(_names(node)), section.scalars)
+    return _with_text(section, template_of(node), tuple(_names(node)), section.scalars)
 
 
 def _names(node: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from rover_kf.checkpoint.format import plain_data
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
-class Number(NamedTuple):
+class EncodedNumber(NamedTuple):
     """A float or complex number as its JSON: equal where it comes back as the same number."""
 
     text: str
@@ -32,13 +32,13 @@ class Template:
 
     def text(self) -> str:
         """The whole."""
-        return woven(self.between, self.scalars)
+        return fill(self.between, self.scalars)
 
-    def holds(self, scalars: Sequence[object]) -> bool:
+    def has_scalars(self, scalars: Sequence[object]) -> bool:
         """Whether these are its scalars, in this order."""
-        return self.scalars == tuple(map(told, scalars))
+        return self.scalars == tuple(map(encode_scalar, scalars))
 
-    def told_anew(self, before: Sequence[object], now: Sequence[object]) -> Template:
+    def with_scalars(self, before: Sequence[object], now: Sequence[object]) -> Template:
         """The same with other scalars.
 
         Args:
@@ -46,7 +46,7 @@ class Template:
             now: as many others, of the same types.
         """
         pairs = zip(self.scalars, before, now, strict=True)
-        scalars = [text if new == old else told(new) for text, old, new in pairs]
+        scalars = [text if new == old else encode_scalar(new) for text, old, new in pairs]
         return Template(self.between, tuple(scalars))
 
 
@@ -67,7 +67,7 @@ def template_of(node: Any) -> Template:
     return Template((*between, "".join(pieces)), tuple(scalars))
 
 
-def woven(between: Sequence[str], inner: Sequence[str]) -> str:
+def fill(between: Sequence[str], inner: Sequence[str]) -> str:
     """Texts with others between them."""
     pieces = [""] * (2 * len(inner) + 1)
     pieces[::2] = between
@@ -75,18 +75,18 @@ def woven(between: Sequence[str], inner: Sequence[str]) -> str:
     return "".join(pieces)
 
 
-def told(scalar: object) -> str:
+def encode_scalar(scalar: object) -> str:
     """JSON of one scalar."""
     if type(scalar) is int:
         return repr(scalar)  # as JSON has it, and an optimizer may count steps by the thousand
-    return scalar.text if isinstance(scalar, Number) else compact(plain_data.encode(scalar))
+    return scalar.text if isinstance(scalar, EncodedNumber) else compact(plain_data.encode(scalar))
 
 
-def number(value: complex) -> Number:
+def encode_number(value: complex) -> EncodedNumber:
     """A float or complex number."""
     if isinstance(value, float) and math.isfinite(value):
-        return Number(repr(value))
-    return Number(compact(plain_data.encode(value)))
+        return EncodedNumber(repr(value))
+    return EncodedNumber(compact(plain_data.encode(value)))
 
 
 def compact(node: Any) -> str:
@@ -94,7 +94,7 @@ def compact(node: Any) -> str:
     return _JSON.encode(node)
 
 
-def inside(text: str) -> str:
+def escape(text: str) -> str:
     """A text as it stands in a JSON text."""
     return compact(text)[1:-1]
 

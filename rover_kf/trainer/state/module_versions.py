@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from rover_kf.checkpoint.format.snapshot import reading
-from rover_kf.trainer.state.compiled_modules import plain_name
+from rover_kf.trainer.state.compiled_modules import strip_compile_prefix
 
 KEY = "rover.modules"
 """Metadata: JSON of {object's path: {module's name in it: what torch tells}}, for all objects whose
@@ -33,20 +33,20 @@ def versions_of(state_dict: object) -> Versions | None:
     told = getattr(state_dict, "_metadata", None)
     if not isinstance(told, Mapping):
         return None
-    plain = {plain_name(str(name)): _plain(facts) for name, facts in told.items()}
+    plain = {strip_compile_prefix(str(name)): _plain(facts) for name, facts in told.items()}
     return {name: facts for name, facts in plain.items() if facts != _default()}
 
 
-def to_text(found: Mapping[str, Versions]) -> str:
+def to_text(versions: Mapping[str, Versions]) -> str:
     """As it stands in the metadata."""
-    return json.dumps(found, separators=(",", ":"))
+    return json.dumps(versions, separators=(",", ":"))
 
 
 def read(metadata: Mapping[str, str]) -> Mapping[str, Versions]:
     """Versions by their objects' paths; none in a snapshot of before they were kept.
 
     Raises:
-        TornSnapshot: they cannot be read.
+        CorruptSnapshot: they cannot be read.
     """
     with reading("versions of modules"):
         found = json.loads(metadata.get(KEY, "{}"))
@@ -70,11 +70,12 @@ def with_versions(given: Any, target: object, kept: Versions | None) -> Any:
     if kept is None or type(given) is not dict:
         return given
     found = collections.OrderedDict(given)
-    found._metadata = _Told({plain_name(name): facts for name, facts in kept.items()})  # type: ignore[attr-defined] # noqa: SLF001 - torch's own way
+    versions = {strip_compile_prefix(name): facts for name, facts in kept.items()}
+    found._metadata = _VersionsByName(versions)  # type: ignore[attr-defined] # noqa: SLF001 - torch's own way
     return found
 
 
-class _Told(dict[str, Any]):
+class _VersionsByName(dict[str, Any]):
     """Versions by plain names, with those that were left out."""
 
     def __missing__(self, name: str) -> dict[str, Any]:
@@ -82,7 +83,7 @@ class _Told(dict[str, Any]):
 
     def get(self, name: str, _: object = None) -> Any:
         """What torch asks with."""
-        return self[plain_name(name)]
+        return self[strip_compile_prefix(name)]
 
 
 def _default() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from rover_kf.checkpoint.format import plain_data
 from rover_kf.trainer.state import compiled_modules, dtensor, sharded_optimizers
 from rover_kf.trainer.state import flatten as states
-from rover_kf.trainer.state.json_template import EMPTY, Template, number
+from rover_kf.trainer.state.json_template import EMPTY, Template, encode_number
 
 _EXACT = frozenset((torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)))
 _AS_THEY_ARE = frozenset((int, bool, str, bytes, type(None)))
@@ -45,22 +45,22 @@ class Section:
     """The same inside of a JSON text."""
     names: tuple[str, ...] = ()
     """Of its tensors, in order."""
-    marks: Sequence[object] = ()
+    tensor_specs: Sequence[object] = ()
     """Shapes and types of its tensors."""
     layouts: Sequence[object] = ()
     """Of its DTensors, whose parts stand among the tensors."""
 
-    def shape(self) -> object:
+    def fixed_structure(self) -> object:
         """What may not change without a new start."""
-        return self.path, self.names, self.marks, self.layouts
+        return self.path, self.names, self.tensor_specs, self.layouts
 
 
-def marks(tensors: Collection[torch.Tensor]) -> list[object]:
+def tensor_specs(tensors: Collection[torch.Tensor]) -> list[object]:
     """Shapes and types, as ``Section.marks`` has them."""
     return [*map(_SHAPE, tensors), *map(_DTYPE, tensors)]
 
 
-class Unplain(Exception):
+class NonPlainValue(Exception):
     """Something that only take_apart knows how to treat."""
 
 
@@ -87,7 +87,7 @@ def _inner(value: object) -> object:
         stock = type(target).state_dict is torch.nn.Module.state_dict
         # Parameters themselves cost less than views.
         found = target.state_dict(keep_vars=True) if stock else target.state_dict()
-        return compiled_modules.plain_names(found)
+        return compiled_modules.strip_compile_prefixes(found)
     if isinstance(target, torch.optim.Optimizer):
         return _packed(target) or sharded_optimizers.state_dict_of(target)
     if states.is_stateful(target):
@@ -132,12 +132,12 @@ def _hooked(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _section(path: tuple[object, ...], value: object) -> Section:
-    found = _Found([], [], [], [])
+    found = _SectionParts([], [], [], [])
     _flatten(value, found)
     return Section(path, found.outline, found.tensors, found.scalars, value, layouts=found.layouts)
 
 
-class _Found(NamedTuple):
+class _SectionParts(NamedTuple):
     """What a look has found so far; see Section."""
 
     outline: list[object]
@@ -146,79 +146,79 @@ class _Found(NamedTuple):
     layouts: list[object]
 
 
-def _flatten(value: object, found: _Found) -> None:
+def _flatten(value: object, parts: _SectionParts) -> None:
     kind = type(value)
     if isinstance(value, torch.Tensor):
-        if not _tensors([value], found):
-            raise Unplain
+        if not _tensors([value], parts):
+            raise NonPlainValue
     elif isinstance(value, dict):
-        _dict(value, found)
+        _dict(value, parts)
     elif isinstance(value, (list, tuple)):
-        found.outline.extend((kind, len(value)))
-        if not _plain(value, found):
+        parts.outline.extend((kind, len(value)))
+        if not _plain(value, parts):
             for item in value:
-                _flatten(item, found)
+                _flatten(item, parts)
     elif kind in _AS_THEY_ARE:
-        found.outline.append(kind)
-        found.scalars.append(value)
+        parts.outline.append(kind)
+        parts.scalars.append(value)
     elif isinstance(value, (float, complex)) and kind in _NUMBERS:
-        found.outline.append(kind)
-        found.scalars.append(number(value))  # tells -0.0 from 0.0, and knows a nan again
+        parts.outline.append(kind)
+        parts.scalars.append(encode_number(value))  # tells -0.0 from 0.0, and knows a nan again
     else:
-        plain_value = plain_data.native(value)
+        plain_value = plain_data.to_python_scalar(value)
         if plain_value is value:
-            raise Unplain
-        _flatten(plain_value, found)
+            raise NonPlainValue
+        _flatten(plain_value, parts)
 
 
-def _dict(value: dict[Any, Any], found: _Found) -> None:
-    outline = found.outline
+def _dict(value: dict[Any, Any], parts: _SectionParts) -> None:
+    outline = parts.outline
     outline.append(type(value))
     outline.extend(value)
     outline.extend(map(type, value))
     items = list(value.values())
-    if not (_tensors(items, found) or _tables(items, found)):
+    if not (_tensors(items, parts) or _tables(items, parts)):
         for item in items:
-            _flatten(item, found)
+            _flatten(item, parts)
     outline.append(len(value))
 
 
-def _plain(items: Sequence[Any], found: _Found) -> bool:
+def _plain(items: Sequence[Any], parts: _SectionParts) -> bool:
     """Take nothing but numbers and texts, as an optimizer counts its parameters."""
     kinds = [*map(type, items)]
     if not _AS_THEY_ARE.issuperset(kinds):
         return False
-    found.scalars.extend(items)
-    found.outline.extend(kinds)
+    parts.scalars.extend(items)
+    parts.outline.extend(kinds)
     return True
 
 
-def _tensors(items: list[Any], found: _Found) -> bool:
+def _tensors(items: list[Any], parts: _SectionParts) -> bool:
     """Take nothing but tensors: most of a state, so no call for each."""
     if _EXACT.issuperset(map(type, items)):
-        found.tensors.extend(items)
-        found.outline.append(torch.Tensor)
+        parts.tensors.extend(items)
+        parts.outline.append(torch.Tensor)
         return True
-    kind = dtensor.kind()
+    kind = dtensor.dtensor_class()
     if kind is None or not {*_EXACT, kind}.issuperset(map(type, items)):
         return False
     sharded = [type(item) is kind for item in items]
     pairs = zip(items, sharded, strict=True)
     with torch.no_grad():  # then a part is the very object that the DTensor has, and costs little
-        found.tensors.extend([item.to_local() if there else item for item, there in pairs])
-    found.layouts.extend(map(dtensor.layout_of, itertools.compress(items, sharded)))
-    found.outline.extend((torch.Tensor, *sharded))
+        parts.tensors.extend([item.to_local() if there else item for item, there in pairs])
+    parts.layouts.extend(map(dtensor.layout_of, itertools.compress(items, sharded)))
+    parts.outline.extend((torch.Tensor, *sharded))
     return True
 
 
-def _tables(items: list[Any], found: _Found) -> bool:
+def _tables(items: list[Any], parts: _SectionParts) -> bool:
     """Take nothing but dicts of tensors, as an optimizer keeps one for each parameter."""
     if {*map(type, items)} != {dict}:
         return False
     keys = [*map(tuple, items)]
     if not all({*map(type, some)} == {str} for some in {*keys}):
         return False
-    if not _tensors([*itertools.chain.from_iterable(map(dict.values, items))], found):
+    if not _tensors([*itertools.chain.from_iterable(map(dict.values, items))], parts):
         return False
-    found.outline.extend(keys)
+    parts.outline.extend(keys)
     return True

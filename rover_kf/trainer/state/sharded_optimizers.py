@@ -31,7 +31,7 @@ def state_dict_of(value: Any) -> Any:
     return value.state_dict()
 
 
-def check_parameters(path: str, parameters: Iterable[torch.Tensor]) -> None:
+def reject_sharded_optimizer(path: str, parameters: Iterable[torch.Tensor]) -> None:
     """Make sure that an optimizer's state is the same on every rank, or lies as DTensors do.
 
     Raises:

@@ -21,7 +21,7 @@ KEY = "rover.strides"
 Strides = tuple[int, ...]
 
 
-def by_rows(shape: Iterable[int]) -> Strides:
+def contiguous_strides(shape: Iterable[int]) -> Strides:
     """Of a tensor of that shape that lies row by row."""
     found = [1]
     for size in reversed(tuple(shape)):
@@ -29,26 +29,26 @@ def by_rows(shape: Iterable[int]) -> Strides:
     return tuple(reversed(found[:-1]))
 
 
-def of(tensor: torch.Tensor) -> Strides | None:
+def stride_of(tensor: torch.Tensor) -> Strides | None:
     """Of a tensor without holes or overlaps that does not lie row by row; of others None."""
     strides = tensor.stride()
     return (
         None
-        if strides == by_rows(tensor.shape) or not _is_dense(tensor.shape, strides)
+        if strides == contiguous_strides(tensor.shape) or not _is_dense(tensor.shape, strides)
         else strides
     )
 
 
-def to_text(found: Mapping[str, Strides]) -> str:
+def to_text(strides: Mapping[str, Strides]) -> str:
     """As it stands in the metadata."""
-    return json.dumps(found, separators=(",", ":"))
+    return json.dumps(strides, separators=(",", ":"))
 
 
 def read(metadata: Mapping[str, str]) -> Mapping[str, Strides]:
     """Strides by the tensors' names; none in a snapshot of before they were kept.
 
     Raises:
-        TornSnapshot: they cannot be read.
+        CorruptSnapshot: they cannot be read.
     """
     with reading("strides"):
         found = json.loads(metadata.get(KEY, "{}"))

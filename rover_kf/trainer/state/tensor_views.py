@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
-from rover_kf.checkpoint.format.snapshot import Placed
+from rover_kf.checkpoint.format.snapshot import PlacedTensor
 from rover_kf.trainer.state.flatten import dtype_of
 
 
-def views(
-    buffer: mmap.mmap | torch.Tensor, placed: Mapping[str, Placed]
+def tensor_views(
+    buffer: mmap.mmap | torch.Tensor, placed: Mapping[str, PlacedTensor]
 ) -> Mapping[str, torch.Tensor]:
     """Tensors over a snapshot's bytes, by name; they keep the mapping alive."""
     found: dict[str, torch.Tensor] = {}
@@ -27,13 +27,13 @@ def views(
             if isinstance(buffer, torch.Tensor)
             else torch.frombuffer(buffer, dtype=torch.uint8, count=len(buffer))
         )
-        for name, run in itertools.groupby(placed.values(), key=lambda place: place.entry.dtype):
+        for name, run in itertools.groupby(placed.values(), key=lambda item: item.entry.dtype):
             found.update(_run(whole, dtype_of(name), list(run)))
     return found
 
 
 def _run(
-    whole: torch.Tensor, dtype: torch.dtype, run: list[Placed]
+    whole: torch.Tensor, dtype: torch.dtype, run: list[PlacedTensor]
 ) -> Iterable[tuple[str, torch.Tensor]]:
     """Tensors of one type; thousands that follow one another are cut in one call."""
     begin, end = run[0].begin, run[-1].end
@@ -43,7 +43,7 @@ def _run(
     return _cut(whole[begin:end].view(dtype), run)
 
 
-def _cut(flat: torch.Tensor, run: list[Placed]) -> Iterator[tuple[str, torch.Tensor]]:
+def _cut(flat: torch.Tensor, run: list[PlacedTensor]) -> Iterator[tuple[str, torch.Tensor]]:
     width = flat.element_size()
     sizes = [(place.end - place.begin) // width for place in run]
     for place, part in zip(run, flat.split_with_sizes(sizes), strict=True):
@@ -51,7 +51,7 @@ def _cut(flat: torch.Tensor, run: list[Placed]) -> Iterator[tuple[str, torch.Ten
         yield place.entry.name, part if len(shape) == 1 else part.view(shape)
 
 
-def _part(whole: torch.Tensor, dtype: torch.dtype, place: Placed) -> torch.Tensor:
-    if place.begin == place.end:
-        return torch.empty(place.entry.shape, dtype=dtype)
-    return whole[place.begin : place.end].view(dtype).view(place.entry.shape)
+def _part(whole: torch.Tensor, dtype: torch.dtype, item: PlacedTensor) -> torch.Tensor:
+    if item.begin == item.end:
+        return torch.empty(item.entry.shape, dtype=dtype)
+    return whole[item.begin : item.end].view(dtype).view(item.entry.shape)

@@ -13,7 +13,7 @@ _PLAIN = frozenset((int, float, bool, str, bytes, type(None)))
 """Of what there may be millions, as of a sampler's indices: no look at each."""
 
 
-def within(value: object, kind: type[T]) -> Iterator[T]:
+def iter_instances(value: object, kind: type[T]) -> Iterator[T]:
     """Those of a kind, in order.
 
     Args:
@@ -26,4 +26,4 @@ def within(value: object, kind: type[T]) -> Iterator[T]:
     items = [*value.values()] if isinstance(value, Mapping) else value
     if isinstance(items, (list, tuple)) and not _PLAIN.issuperset(map(type, items)):
         for item in items:
-            yield from within(item, kind)
+            yield from iter_instances(item, kind)

@@ -28,15 +28,15 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Refused
+from rover_kf.api.checkpoints import RejectedStep
 from rover_kf.api.samples import StepSample
-from rover_kf.system.steady_clock import SteadyClock
+from rover_kf.system.steady_clock import MonotonicWallClock
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.directory import DirectoryCheckpointer
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.sidecar_client import Link
-from rover_kf.trainer.step_reporter import Reporter
+from rover_kf.trainer.sidecar_client import SidecarClient
+from rover_kf.trainer.step_reporter import StepReporter
 from rover_kf.trainer.tensorflow import state_files, tf_config
 from rover_kf.trainer.tensorflow.scheduled_records import ScheduledRecords
 
@@ -86,14 +86,14 @@ class TensorFlowCheckpointer:
                 f"this process is {told.task} {told.index} beside parameter servers; it runs "
                 "a tf.distribute.Server, and the chief saves"
             )
-        self._state = state_files.of(checkpoint, told, known)
+        self._state = state_files.choose_writer(checkpoint, told, known)
         self._settle, self._records = settle, records
         self._directory = DirectoryCheckpointer(settings=known)
-        home = known.home
+        home = known.shared_dir
         self._files = home / names.RUN_DIR / f"files-{known.local_rank}" if home else None
-        self._reporter = Reporter(known, Link(home)) if home else None
+        self._reporter = StepReporter(known, SidecarClient(home)) if home else None
         self._drain = Drain(home, known.resting, known.local_rank) if home else None
-        self._clock, self._last_step_at = SteadyClock(), time.monotonic()
+        self._clock, self._last_step_at = MonotonicWallClock(), time.monotonic()
         self._save_seconds = 0.0
         self._last_step = 0
 
@@ -117,10 +117,10 @@ class TensorFlowCheckpointer:
         """
         if self._files is None:
             return self._directory.restore(".")  # says that nothing is saved
-        step = self._back(self._files)
+        step = self._restore_newest(self._files)
         if step:
             _log.info("rover-kf: step %d is back from %s", step, self.restored_from)
-            self._go_on(step)
+            self._resume_records(step)
         self._last_step, self._last_step_at = step, time.monotonic()
         return step
 
@@ -130,7 +130,7 @@ class TensorFlowCheckpointer:
         Args:
             name: as it was saved.
         """
-        path = self._begin / name
+        path = self._restore_dir / name
         return path.read_text() if self._files is not None and path.is_file() else None
 
     def is_due(self, step: int) -> bool:
@@ -177,7 +177,7 @@ class TensorFlowCheckpointer:
             save_seconds=self._save_seconds,
         )
         self._last_step_at, self._save_seconds = now, 0.0
-        self._reporter.step(sample, total_steps)
+        self._reporter.report_step(sample, total_steps)
         if self._drain is not None and draining:
             self.close()
             self._drain.leave()
@@ -216,7 +216,7 @@ class TensorFlowCheckpointer:
             (folder / name).write_text(text)
         self._directory.save(step, folder, metrics=metrics)
         shutil.rmtree(folder)
-        self._state.saved()
+        self._state.on_saved()
         self._save_seconds += time.monotonic() - begun
 
     def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:
@@ -233,16 +233,16 @@ class TensorFlowCheckpointer:
         self._directory.close()
 
     @property
-    def _begin(self) -> pathlib.Path:
+    def _restore_dir(self) -> pathlib.Path:
         # Kept until the next save: variables that are made later read it.
         return (self._files or pathlib.Path()) / "begin"
 
-    def _back(self, files: pathlib.Path) -> int:
+    def _restore_newest(self, files: pathlib.Path) -> int:
         """The newest step that can be read; 0: nothing is saved."""
-        refused: tuple[Refused, ...] = ()
+        refused: tuple[RejectedStep, ...] = ()
         while True:
             shutil.rmtree(files, ignore_errors=True)
-            step = self._directory.restore(self._begin, refused=refused)
+            step = self._directory.restore(self._restore_dir, refused=refused)
             if not step and refused:
                 raise errors.CheckpointError(
                     f"no step of the job can be restored. Of the newest: {refused[0].reason}. "
@@ -252,14 +252,14 @@ class TensorFlowCheckpointer:
             if not step:
                 return 0
             try:
-                self._state.read(self._begin, step)
-            except errors.TornSnapshot as damage:
+                self._state.read(self._restore_dir, step)
+            except errors.CorruptSnapshot as damage:
                 _log.warning("rover-kf: step %d is damaged, an older one is next: %s", step, damage)
-                refused += (Refused(step, str(damage)),)
+                refused += (RejectedStep(step, str(damage)),)
             else:
                 return step
 
-    def _go_on(self, step: int) -> None:
+    def _resume_records(self, step: int) -> None:
         """The records that the restored state was not trained on are the next."""
         if self._records is None:
             return

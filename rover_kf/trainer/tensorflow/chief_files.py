@@ -26,28 +26,28 @@ _SLOT = "/.OPTIMIZER_SLOT/"
 """In the names of such slots alone."""
 
 
-class SlotAdvice:
+class UnrestoredSlotWarning:
     """Looks once in a process, at the first save."""
 
     def __init__(self) -> None:
-        self._is_told = False
+        self._has_checked = False
 
-    def look(self, checkpoint: Any, written: str) -> None:
+    def check(self, checkpoint: Any, prefix: str) -> None:
         """Warn, if there is one.
 
         Args:
             checkpoint: that was written.
-            written: in front of its files' names.
+            prefix: in front of its files' names.
         """
-        if self._is_told:
+        if self._has_checked:
             return
-        self._is_told = True
+        self._has_checked = True
         tensorflow: Any = importlib.import_module("tensorflow")
         if not isinstance(checkpoint, tensorflow.train.Checkpoint):
             return
         parts = tensorflow.train.TrackableView(checkpoint).descendants()
         spread = any(type(part).__name__ == "ShardedVariable" for part in parts)
-        if spread and any(_SLOT in name for name, _ in tensorflow.train.list_variables(written)):
+        if spread and any(_SLOT in name for name, _ in tensorflow.train.list_variables(prefix)):
             _log.warning(
                 "rover-kf: after a restore this optimizer begins with initial slots for variables "
                 "that lie on several parameter servers: TensorFlow does not bring them back. Take "
@@ -56,13 +56,13 @@ class SlotAdvice:
             )
 
 
-NAME = "state"
+FILE_PREFIX = "state"
 
 
 """What TensorFlow's files are called, in front of ``.index`` and ``.data-…``."""
 
 
-PARTS = "shards"
+SHARDS_FILE = "shards"
 
 
 """The text that stands in their place where the parameter servers have written (ServerFiles)."""
@@ -78,7 +78,7 @@ class ChiefFiles:
 
     def __init__(self, checkpoint: Any, device: str | None) -> None:
         self.checkpoint, self._device = checkpoint, device
-        self.advice = SlotAdvice()
+        self.slot_warning = UnrestoredSlotWarning()
 
     def write(self, folder: pathlib.Path, step: int) -> None:
         """Write the variables as they are now.
@@ -88,8 +88,8 @@ class ChiefFiles:
             step: of the state.
         """
         del step
-        self.checkpoint.write(str(folder / NAME), options=self._options())
-        self.advice.look(self.checkpoint, str(folder / NAME))
+        self.checkpoint.write(str(folder / FILE_PREFIX), options=self._options())
+        self.slot_warning.check(self.checkpoint, str(folder / FILE_PREFIX))
 
     def read(self, folder: pathlib.Path, step: int) -> None:
         """Set the variables; those that are made later take their values then.
@@ -101,16 +101,16 @@ class ChiefFiles:
         Raises:
             CheckpointError: the files are another model's, or elsewhere.
         """
-        if (folder / PARTS).exists():
+        if (folder / SHARDS_FILE).exists():
             raise errors.CheckpointError(
                 f"step {step} was written by the parameter servers, in a folder of a volume that "
                 f"they share; set {names.PREFIX}checkpoint.shards to that again"
             )
-        with matched(step):
-            found = self.checkpoint.read(str(folder / NAME), options=self._options())
+        with translate_mismatch(step):
+            found = self.checkpoint.read(str(folder / FILE_PREFIX), options=self._options())
             found.assert_existing_objects_matched()
 
-    def saved(self) -> None:
+    def on_saved(self) -> None:
         """Nothing is elsewhere that could go."""
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class ChiefFiles:
         return tensorflow.train.CheckpointOptions(experimental_io_device=self._device)
 
 
-class matched:  # noqa: N801 - a context manager, used as a statement
+class translate_mismatch:  # noqa: N801 - a context manager, used as a statement
     """Around what reads a state: TensorFlow's own words for another model's become ours.
 
     Args:
@@ -141,7 +141,7 @@ class matched:  # noqa: N801 - a context manager, used as a statement
             CheckpointError: the state does not fit.
         """
         if isinstance(cause, (AssertionError, ValueError)):
-            raise errors.DoesNotFit(
+            raise errors.IncompatibleState(
                 f"step {self._step} of the job is another model's or optimizer's: {cause}. Start "
                 "this one as another job"
             ) from cause

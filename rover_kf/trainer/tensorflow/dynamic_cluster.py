@@ -26,7 +26,7 @@ from rover_kf.trainer.tensorflow import tf_config
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ClusterPlace:
+class DynamicCluster:
     """Of one process."""
 
     task: str
@@ -51,7 +51,7 @@ class ClusterPlace:
         return ("/job:ps", self.device)
 
 
-def read(environment: Mapping[str, str] | None = None) -> ClusterPlace:
+def read(environment: Mapping[str, str] | None = None) -> DynamicCluster:
     """Read it.
 
     Args:
@@ -78,4 +78,4 @@ def read(environment: Mapping[str, str] | None = None) -> ClusterPlace:
             f"{told.index}; JSON with the addresses of chief, ps and worker is needed"
         ) from cause
     known = found if told.task == "ps" else {"ps": servers, told.task: {told.index: own}}
-    return ClusterPlace(told.task, told.index, known)
+    return DynamicCluster(told.task, told.index, known)

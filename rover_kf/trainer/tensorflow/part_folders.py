@@ -31,7 +31,7 @@ _log = logging.getLogger("rover_kf")
 _END_SECONDS = 5.0
 
 
-class PartSweep:
+class SaveFolderGc:
     """One a chief.
 
     Args:
@@ -39,36 +39,38 @@ class PartSweep:
         held: asks which steps could still be restored.
     """
 
-    def __init__(self, parts: Parts, held: Callable[[], Collection[int]]) -> None:
-        self._parts, self._held = parts, held
-        self._before: set[str] = set()
+    def __init__(
+        self, folders: SaveFolders, restorable_steps: Callable[[], Collection[int]]
+    ) -> None:
+        self._folders, self._restorable_steps = folders, restorable_steps
+        self._candidates: set[str] = set()
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Look, in a thread of its own; does nothing while one looks. Call it after a save."""
         if self._thread is None or not self._thread.is_alive():
             # A daemon: an interpreter that ends must not wait for a slow volume.
-            self._thread = threading.Thread(target=self.look, name="rover-sweep", daemon=True)
+            self._thread = threading.Thread(target=self.collect, name="rover-sweep", daemon=True)
             self._thread.start()
 
-    def end(self) -> None:
+    def wait(self) -> None:
         """Wait for it, for a while."""
         if self._thread is not None:
             self._thread.join(_END_SECONDS)
 
-    def look(self) -> None:
+    def collect(self) -> None:
         """Look once, and remove what was found by the look before, too."""
         try:
-            folders = self._parts.folders()
-            found = self._parts.unnamed(folders, self._held())
+            folders = self._folders.list_folders()
+            found = self._folders.unreferenced(folders, self._restorable_steps())
         except (errors.RoverError, OSError) as error:
-            self._before = set()
+            self._candidates = set()
             _log.debug("rover-kf: what servers wrote of older steps stays: %s", error)
             return
         for folder in folders:
-            if folder.name in found & self._before:
-                self._parts.remove(folder)
-        self._before = found
+            if folder.name in found & self._candidates:
+                self._folders.remove(folder)
+        self._candidates = found
 
 
 _FOLDER = re.compile(r"step-([0-9]{12,18})-([0-9]{1,18})\.[0-9a-f]{8}")
@@ -81,7 +83,7 @@ _INDEX = ".index"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class SaveFolder:
     """What servers have written of one state."""
 
     folder: str
@@ -96,25 +98,25 @@ class Part:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     @classmethod
-    def from_text(cls, text: str) -> Part:
+    def from_text(cls, text: str) -> SaveFolder:
         """Read it.
 
         Raises:
-            TornSnapshot: it is something else.
+            CorruptSnapshot: it is something else.
         """
         try:
             told = json.loads(text)
             files = {str(name): int(size) for name, size in told["files"].items()}
             found = cls(str(told["folder"]), files, int(told["index"]))
         except (ValueError, KeyError, TypeError, AttributeError) as cause:
-            raise errors.TornSnapshot(f"{text[:200]!r} names no servers' files") from cause
+            raise errors.CorruptSnapshot(f"{text[:200]!r} names no servers' files") from cause
         for name in (found.folder, *files):
             if "/" in name or name in ("", ".", ".."):
-                raise errors.TornSnapshot(f"{name!r} leads out of the folder of servers' files")
+                raise errors.CorruptSnapshot(f"{name!r} leads out of the folder of servers' files")
         return found
 
 
-class Parts:
+class SaveFolders:
     """Those of one job.
 
     Args:
@@ -125,7 +127,7 @@ class Parts:
     def __init__(self, root: pathlib.Path, round_: int) -> None:
         self._root, self._round = root, round_
 
-    def make(self, step: int) -> pathlib.Path:
+    def create(self, step: int) -> pathlib.Path:
         """A folder of a name that no other save ever has.
 
         Raises:
@@ -138,7 +140,7 @@ class Parts:
             raise errors.CheckpointError(f"{made} cannot be made: {cause}") from cause
         return made
 
-    def settle(self, folder: pathlib.Path) -> Part:
+    def sync(self, folder: pathlib.Path) -> SaveFolder:
         """Wait until what is in it is on the storage; what that is.
 
         TensorFlow does not. Where servers write by other machines the file system has to hand on
@@ -152,40 +154,43 @@ class Parts:
             for path in (*files, folder, folder.parent):
                 _sync(path)
             sizes = {path.name: path.stat().st_size for path in files}
-            return Part(folder.name, sizes, _index(folder, sizes))
+            return SaveFolder(folder.name, sizes, _index(folder, sizes))
         except OSError as cause:
             raise errors.CheckpointError(f"{folder} is not safe: {cause}") from cause
 
-    def find(self, part: Part) -> pathlib.Path:
+    def verify(self, save_folder: SaveFolder) -> pathlib.Path:
         """Where it is; its sizes and its index are checked, and servers check what they read.
 
         Raises:
-            TornSnapshot: it is not all there.
+            CorruptSnapshot: it is not all there.
         """
-        folder = self._root / part.folder
+        folder = self._root / save_folder.folder
         try:
-            for name, size in part.files.items():
+            for name, size in save_folder.files.items():
                 there = (folder / name).stat().st_size
                 if there != size:
-                    raise errors.TornSnapshot(
+                    raise errors.CorruptSnapshot(
                         f"{folder / name} has {there} bytes where {size} were written"
                     )
-            if _index(folder, part.files) != part.index:
-                raise errors.TornSnapshot(f"the index in {folder} differs from its checksum")
+            if _index(folder, save_folder.files) != save_folder.index:
+                raise errors.CorruptSnapshot(f"the index in {folder} differs from its checksum")
         except OSError as cause:
-            raise errors.TornSnapshot(f"{folder} is not whole: {cause}") from cause
+            raise errors.CorruptSnapshot(f"{folder} is not whole: {cause}") from cause
         return folder
 
     def remove(self, folder: pathlib.Path) -> None:
         """Remove a folder; what cannot be removed now is tried again with the others."""
         shutil.rmtree(folder, ignore_errors=True)
 
-    def unnamed(self, folders: Collection[pathlib.Path], held: Collection[int]) -> set[str]:
+    def unreferenced(
+        self, folders: Collection[pathlib.Path], restorable_steps: Collection[int]
+    ) -> set[str]:
         """Names of those that no saved state can name.
 
         Args:
-            folders: that there were before ``held`` was asked for.
-            held: steps that could still be restored. A save that is under way is in none of them.
+            folders: that there were before ``restorable_steps`` was asked for.
+            restorable_steps: steps that could still be restored. A save that is under way is in
+                none of them.
 
         Returns:
             None of a newer round: this chief's program would be one that is given up. Of a step
@@ -196,10 +201,10 @@ class Parts:
             path.name
             for path, match in found
             if int(match[2]) <= self._round
-            and (int(match[1]) not in held or self._is_left(path, int(match[2])))
+            and (int(match[1]) not in restorable_steps or self._is_abandoned(path, int(match[2])))
         }
 
-    def folders(self) -> list[pathlib.Path]:
+    def list_folders(self) -> list[pathlib.Path]:
         """All of the job's.
 
         Raises:
@@ -207,7 +212,7 @@ class Parts:
         """
         return sorted(self._root.iterdir()) if self._root.is_dir() else []
 
-    def _is_left(self, folder: pathlib.Path, number: int) -> bool:
+    def _is_abandoned(self, folder: pathlib.Path, number: int) -> bool:
         return number < self._round and not any(folder.glob(f"*{_INDEX}"))
 
 

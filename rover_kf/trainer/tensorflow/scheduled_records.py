@@ -17,16 +17,16 @@ from collections.abc import Callable
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api.data import Progress, Span
+from rover_kf.api.data import DataProgress, SlotSpan
 from rover_kf.data_sharding import data_position
-from rover_kf.data_sharding.consumed_set import Union
-from rover_kf.data_sharding.worker_view import Holder, Place
+from rover_kf.data_sharding.consumed_set import ConsumedSet
+from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.data.lease_client import Counter, FarDesk, OwnDesk
-from rover_kf.trainer.data.lease_prefetcher import Leases
+from rover_kf.trainer.data.lease_client import LeaseClient, LocalLeases, RemoteLeases
+from rover_kf.trainer.data.lease_prefetcher import LeasePrefetcher
 from rover_kf.trainer.data.numbered_records import NumberedRecords
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.sidecar_client import SidecarClient
 from rover_kf.trainer.tensorflow import tf_config
 
 _IDLE_SECONDS = 0.02
@@ -69,7 +69,7 @@ class ScheduledRecords:
     ) -> None:
         if ahead is not None and ahead < 1:
             raise errors.InputError(f"{ahead} batches ahead; 1 or more are needed")
-        self._records = NumberedRecords.of(
+        self._records = NumberedRecords.create(
             samples,
             batch=batch,
             epochs=epochs,
@@ -82,16 +82,16 @@ class ScheduledRecords:
         self._ahead = ahead or 2 * _workers()
         self._settings = settings or trainer_settings.read()
         self._functions: dict[Callable[[Any], object], Any] = {}
-        self._leases: Leases | None = None
+        self._leases: LeasePrefetcher | None = None
         self._changed = threading.Condition()
-        self._union = Union()
-        self._with_workers = 0
+        self._consumed = ConsumedSet()
+        self._in_flight = 0
         self._failed: BaseException | None = None
 
     @property
     def epoch(self) -> int:
         """Number of the epoch that the next batch is of, from 0 on."""
-        return self._union.epoch
+        return self._consumed.epoch
 
     @property
     def batches(self) -> int:
@@ -117,11 +117,11 @@ class ScheduledRecords:
         if span is None:
             return 0
         tensorflow: Any = importlib.import_module("tensorflow")
-        numbers = tensorflow.constant(self._records.at(span, self._union.epoch))
-        result = self._coordinator.schedule(self._traced(function), args=(numbers,))
+        numbers = tensorflow.constant(self._records.record_numbers(span, self._consumed.epoch))
+        result = self._coordinator.schedule(self._trace(function), args=(numbers,))
         with self._changed:
-            self._with_workers += 1
-        threading.Thread(target=self._watch, args=(span, result), daemon=True).start()
+            self._in_flight += 1
+        threading.Thread(target=self._watch_result, args=(span, result), daemon=True).start()
         return span.size
 
     def settle(self) -> None:
@@ -132,7 +132,7 @@ class ScheduledRecords:
         """
         self._coordinator.join()
         with self._changed:
-            self._changed.wait_for(lambda: not self._with_workers)
+            self._changed.wait_for(lambda: not self._in_flight)
         self._raise_failed()
 
     def close(self) -> None:
@@ -159,45 +159,49 @@ class ScheduledRecords:
         progress = data_position.from_text(self.plan, text)
         self.close()
         with self._changed:
-            self._union = Union(progress)
+            self._consumed = ConsumedSet(progress)
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> DataProgress:
         with self._changed:
-            return self._union.progress()
+            return self._consumed.progress()
 
     # -- handing out ------------------------------------------------------------------------------
 
-    def _next(self) -> Span | None:
-        while self._union.epoch < self.plan.epochs:
+    def _next(self) -> SlotSpan | None:
+        while self._consumed.epoch < self.plan.epochs:
             with self._changed:
-                self._changed.wait_for(lambda: self._failed or self._with_workers < self._ahead)
+                self._changed.wait_for(lambda: self._failed or self._in_flight < self._ahead)
             self._raise_failed()
-            leases = self._lent()
-            span = leases.take(self._records.batch)
+            leases = self._open_leases()
+            span = leases.claim(self._records.batch)
             if span is not None:
                 return span
             over = leases.finished  # its lock first: its thread asks for the progress with it
             with self._changed:
-                over = over and not self._with_workers
+                over = over and not self._in_flight
                 if over:
-                    self._union.turn()
+                    self._consumed.next_epoch()
                 else:
                     self._changed.wait(_IDLE_SECONDS)
             if over:
-                leases.turn()
+                leases.next_epoch()
         return None
 
-    def _lent(self) -> Leases:
+    def _open_leases(self) -> LeasePrefetcher:
         if self._leases is None:
             given = self._settings
-            place = Place(given.round, given.rank, given.world_size, secrets.token_hex(4))
+            place = WorkerIdentity(given.round, given.rank, given.world_size, secrets.token_hex(4))
             least = self._records.batch
-            holder = Holder(self.plan, place, epoch=self._union.epoch, shared=False, least=least)
-            desk: Counter = FarDesk(Link(given.home)) if given.home else OwnDesk()
-            self._leases = Leases(holder, desk, self._progress, dict, 2 * self.plan.shard)
+            holder = LeaseTracker(
+                self.plan, place, epoch=self._consumed.epoch, shared=False, batch_slots=least
+            )
+            desk: LeaseClient = (
+                RemoteLeases(SidecarClient(given.shared_dir)) if given.shared_dir else LocalLeases()
+            )
+            self._leases = LeasePrefetcher(holder, desk, self._progress, dict, 2 * self.plan.shard)
         return self._leases
 
-    def _traced(self, function: Callable[[Any], object]) -> Any:
+    def _trace(self, function: Callable[[Any], object]) -> Any:
         """It returns nothing: what is fetched from a worker may be lost with it."""
         if function not in self._functions:
             tensorflow: Any = importlib.import_module("tensorflow")
@@ -210,7 +214,7 @@ class ScheduledRecords:
             self._functions[function] = made
         return self._functions[function]
 
-    def _watch(self, span: Span, result: Any) -> None:
+    def _watch_result(self, span: SlotSpan, result: Any) -> None:
         """A thread of a batch's own: TensorFlow tells of an end only to who waits for it."""
         failed: BaseException | None = None
         try:
@@ -219,12 +223,12 @@ class ScheduledRecords:
             failed = error
         if failed is None:
             with self._changed:
-                self._union.agree([[span]])
+                self._consumed.accept_batches([[span]])
             leases = self._leases
             if leases is not None:
-                leases.used([span])
+                leases.mark_used([span])
         with self._changed:
-            self._with_workers -= 1
+            self._in_flight -= 1
             self._failed = self._failed or failed
             self._changed.notify_all()
 

@@ -17,8 +17,13 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.trainer.tensorflow.chief_files import NAME, PARTS, ChiefFiles, matched
-from rover_kf.trainer.tensorflow.part_folders import Part, Parts, PartSweep
+from rover_kf.trainer.tensorflow.chief_files import (
+    FILE_PREFIX,
+    SHARDS_FILE,
+    ChiefFiles,
+    translate_mismatch,
+)
+from rover_kf.trainer.tensorflow.part_folders import SaveFolder, SaveFolderGc, SaveFolders
 
 _LOST = ("UnavailableError", "AbortedError", "CancelledError")
 """TensorFlow's words for another process that is lost."""
@@ -40,10 +45,14 @@ class ServerFiles:
     """
 
     def __init__(
-        self, through: ChiefFiles, parts: Parts, servers: int, sweep: PartSweep | None = None
+        self,
+        chief_files: ChiefFiles,
+        folders: SaveFolders,
+        servers: int,
+        collector: SaveFolderGc | None = None,
     ) -> None:
-        self._through, self._parts, self._servers = through, parts, servers
-        self._sweep = sweep
+        self._chief_files, self._folders, self._servers = chief_files, folders, servers
+        self._collector = collector
         self._is_shared = False
 
     def write(self, folder: pathlib.Path, step: int) -> None:
@@ -56,12 +65,12 @@ class ServerFiles:
         Raises:
             CheckpointError: a server does not see the volume, or it refused.
         """
-        self._look()
-        made = self._parts.make(step)
-        with _written(made):
-            self._through.checkpoint.write(str(made / NAME))
-        self._through.advice.look(self._through.checkpoint, str(made / NAME))
-        (folder / PARTS).write_text(self._parts.settle(made).to_text())
+        self._check_shared()
+        made = self._folders.create(step)
+        with _translate_write_errors(made):
+            self._chief_files.checkpoint.write(str(made / FILE_PREFIX))
+        self._chief_files.slot_warning.check(self._chief_files.checkpoint, str(made / FILE_PREFIX))
+        (folder / SHARDS_FILE).write_text(self._folders.sync(made).to_text())
 
     def read(self, folder: pathlib.Path, step: int) -> None:
         """Have each server set its variables; those that are made later take their values then.
@@ -71,30 +80,30 @@ class ServerFiles:
             step: of the state.
 
         Raises:
-            TornSnapshot: what the servers wrote is gone or damaged.
+            CorruptSnapshot: what the servers wrote is gone or damaged.
             CheckpointError: a server does not see the volume, or it is another model's state.
         """
-        if not (folder / PARTS).exists():
-            self._through.read(folder, step)
+        if not (folder / SHARDS_FILE).exists():
+            self._chief_files.read(folder, step)
             return
-        part = Part.from_text((folder / PARTS).read_text())
-        self._look()
-        written = self._parts.find(part)
-        with matched(step), _read(written):
-            found = self._through.checkpoint.read(str(written / NAME))
+        part = SaveFolder.from_text((folder / SHARDS_FILE).read_text())
+        self._check_shared()
+        written = self._folders.verify(part)
+        with translate_mismatch(step), _translate_read_errors(written):
+            found = self._chief_files.checkpoint.read(str(written / FILE_PREFIX))
             found.assert_existing_objects_matched()
 
-    def saved(self) -> None:
+    def on_saved(self) -> None:
         """The state that names what was written is saved: what is older may go."""
-        if self._sweep is not None:
-            self._sweep.begin()
+        if self._collector is not None:
+            self._collector.start()
 
     def close(self) -> None:
         """Wait for what is being removed, for a while."""
-        if self._sweep is not None:
-            self._sweep.end()
+        if self._collector is not None:
+            self._collector.wait()
 
-    def _look(self) -> None:
+    def _check_shared(self) -> None:
         """Make sure once that all servers write to and read from the folder that is here.
 
         Raises:
@@ -103,16 +112,16 @@ class ServerFiles:
         if self._is_shared:
             return
         tensorflow: Any = importlib.import_module("tensorflow")
-        made, said = self._parts.make(0), secrets.token_hex(16)
+        made, said = self._folders.create(0), secrets.token_hex(16)
         try:
             (made / _TOKEN).write_text(said)
             wrong = [
                 f"ps {server}: {why}"
                 for server in range(self._servers)
-                if (why := _answer(tensorflow, made, said, server))
+                if (why := _probe_server(tensorflow, made, said, server))
             ]
         finally:
-            self._parts.remove(made)
+            self._folders.remove(made)
         if wrong:
             raise errors.CheckpointError(
                 f"{made.parent} is not shared by the chief and all parameter servers. "
@@ -122,29 +131,29 @@ class ServerFiles:
         self._is_shared = True
 
 
-def _answer(tensorflow: Any, folder: pathlib.Path, said: str, server: int) -> str:
+def _probe_server(tensorflow: Any, folder: pathlib.Path, token: str, server: int) -> str:
     """A server copies the token; what is wrong with the copy, empty if nothing is."""
     copy = folder / f"ps-{server}"
     try:
         with tensorflow.device(f"/job:ps/replica:0/task:{server}/device:CPU:0"):
             # An outcome that is looked at: else errors would come with a later operation.
             seen = tensorflow.io.read_file(str(folder / _TOKEN)).numpy().decode()
-            if seen == said:
-                tensorflow.io.write_file(str(copy), said)
+            if seen == token:
+                tensorflow.io.write_file(str(copy), token)
                 seen = tensorflow.io.read_file(str(copy)).numpy().decode()
     except tensorflow.errors.OpError as error:
         if type(error).__name__ in _LOST:
             raise
-        return _said(error)
-    if seen != said:
+        return _error_text(error)
+    if seen != token:
         return "it reads something else there"
-    if not copy.is_file() or copy.read_text() != said:
+    if not copy.is_file() or copy.read_text() != token:
         return "what it writes there is not seen here"
     return ""
 
 
 @contextlib.contextmanager
-def _written(folder: pathlib.Path) -> Iterator[None]:
+def _translate_write_errors(folder: pathlib.Path) -> Iterator[None]:
     """Around a write: what TensorFlow says of the volume, in our words."""
     tensorflow: Any = importlib.import_module("tensorflow")
     try:
@@ -153,13 +162,13 @@ def _written(folder: pathlib.Path) -> Iterator[None]:
         if type(error).__name__ in _LOST:
             raise
         raise errors.CheckpointError(
-            f"a parameter server cannot write to {folder}: {_said(error)}; see the volume of "
+            f"a parameter server cannot write to {folder}: {_error_text(error)}; see the volume of "
             f"{names.PREFIX}checkpoint.shards"
         ) from error
 
 
 @contextlib.contextmanager
-def _read(folder: pathlib.Path) -> Iterator[None]:
+def _translate_read_errors(folder: pathlib.Path) -> Iterator[None]:
     """Around a read: what TensorFlow says of damaged files, in our words."""
     tensorflow: Any = importlib.import_module("tensorflow")
     try:
@@ -167,10 +176,10 @@ def _read(folder: pathlib.Path) -> Iterator[None]:
     except tensorflow.errors.OpError as error:
         if type(error).__name__ not in _DAMAGED:
             raise
-        raise errors.TornSnapshot(f"{folder} is damaged: {_said(error)}") from error
+        raise errors.CorruptSnapshot(f"{folder} is damaged: {_error_text(error)}") from error
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     """What it says of the files: of several lines the one that names them."""
     lines = str(error.message).strip().splitlines() or [""]
     return next((line.strip() for line in lines if _FILES in line), lines[0])

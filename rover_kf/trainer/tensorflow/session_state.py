@@ -27,14 +27,14 @@ class SessionState:
     def __init__(self, session: Any, variables: Mapping[str, Any]) -> None:
         tensorflow: Any = importlib.import_module("tensorflow")
         self._session, self._variables = session, dict(variables)
-        self._given: dict[str, Any] = {}
-        self._put: dict[str, Any] = {}
+        self._placeholders: dict[str, Any] = {}
+        self._assignments: dict[str, Any] = {}
         with session.graph.as_default():
             for name, variable in self._variables.items():
                 with tensorflow.device(variable.device):
                     value = tensorflow.compat.v1.placeholder(variable.dtype, variable.shape)
-                    self._given[name] = value
-                    self._put[name] = variable.assign(value, read_value=False)
+                    self._placeholders[name] = value
+                    self._assignments[name] = variable.assign(value, read_value=False)
             self._values = {name: one.read_value() for name, one in self._variables.items()}
 
     def write(self, path: str, options: Any = None) -> str:
@@ -58,12 +58,12 @@ class SessionState:
         own = {name: tuple(one.shape.as_list()) for name, one in self._variables.items()}
         saved = {name: tuple(value.shape) for name, value in found.items()}
         if saved != own:
-            raise errors.DoesNotFit(
+            raise errors.IncompatibleState(
                 f"the checkpoint has the variables {saved}, this graph has {own}. Start this one "
                 "as another job"
             )
         for name, value in found.items():
-            self._session.run(self._put[name], {self._given[name]: value})
+            self._session.run(self._assignments[name], {self._placeholders[name]: value})
         return self
 
     def assert_existing_objects_matched(self) -> None:

@@ -16,19 +16,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api.data import Progress
+from rover_kf.api.data import DataProgress
 from rover_kf.api.samples import StepSample
 from rover_kf.data_sharding import data_position
-from rover_kf.data_sharding.worker_view import Holder, Place
-from rover_kf.system.steady_clock import SteadyClock
+from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
+from rover_kf.system.steady_clock import MonotonicWallClock
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.data.lease_client import FarDesk
-from rover_kf.trainer.data.lease_prefetcher import Leases
+from rover_kf.trainer.data.lease_client import RemoteLeases
+from rover_kf.trainer.data.lease_prefetcher import LeasePrefetcher
 from rover_kf.trainer.data.numbered_records import NumberedRecords
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.sidecar_client import Link
-from rover_kf.trainer.step_reporter import Reporter
+from rover_kf.trainer.sidecar_client import SidecarClient
+from rover_kf.trainer.step_reporter import StepReporter
 from rover_kf.trainer.tensorflow import tf_config
 
 _ROUND = 0
@@ -67,7 +67,7 @@ class SharedRecords:
         fingerprint: str = "",
         settings: TrainerSettings | None = None,
     ) -> None:
-        self._records = NumberedRecords.of(
+        self._records = NumberedRecords.create(
             samples,
             batch=batch,
             epochs=epochs,
@@ -78,19 +78,19 @@ class SharedRecords:
         )
         self._settings = settings or trainer_settings.read()
         told = tf_config.read(os.environ, 1)
-        if self._settings.home is None or told is None or told.task == "ps":
+        if self._settings.shared_dir is None or told is None or told.task == "ps":
             raise errors.InputError(
                 "SharedRecords are lent to the chief and the workers of a TFJob under rover-kf; "
                 "this process is none"
             )
-        home, self._chief = self._settings.home, told.task != "worker"
+        home, self._chief = self._settings.shared_dir, told.task != "worker"
         self._rank = 0 if self._chief else told.index + 1
-        self._desk = FarDesk(Link(home))
+        self._client = RemoteLeases(SidecarClient(home))
         self._drain = Drain(home, self._settings.resting, self._settings.local_rank)
-        self._reporter = None if self._chief else Reporter(self._settings, Link(home))
-        self._clock = SteadyClock()
-        self._leases: Leases | None = None
-        self._known = Progress()
+        self._reporter = None if self._chief else StepReporter(self._settings, SidecarClient(home))
+        self._clock = MonotonicWallClock()
+        self._leases: LeasePrefetcher | None = None
+        self._progress = DataProgress()
         self._epoch = self._step = 0
 
     # -- a worker ---------------------------------------------------------------------------------
@@ -105,41 +105,41 @@ class SharedRecords:
             RoverError: nothing can be leased.
         """
         plan = self._records.plan
-        leases = self._lent(2 * plan.shard)
+        leases = self._open_leases(2 * plan.shard)
         while self._epoch < plan.epochs:
-            span = leases.take(self._records.batch)
+            span = leases.claim(self._records.batch)
             if span is None:
                 self._wait(leases)
                 continue
             begun = time.monotonic()
-            yield self._records.at(span, self._epoch)
-            leases.used([span])
-            self._tell(span.size, time.monotonic() - begun)
+            yield self._records.record_numbers(span, self._epoch)
+            leases.mark_used([span])
+            self._report_step(span.size, time.monotonic() - begun)
             if self._drain.is_due(self._step):
                 self._leave(leases)
         leases.flush(_FLUSH_SECONDS)
         self.close()
 
-    def _wait(self, leases: Leases) -> None:
+    def _wait(self, leases: LeasePrefetcher) -> None:
         """The epoch is over, or what is left of it is with others."""
         if leases.finished:
             self._epoch += 1
-            leases.turn()
+            leases.next_epoch()
             return
         if self._drain.is_due(1 << 62):
             self._leave(leases)
-        self._epoch = leases.follow()
+        self._epoch = leases.follow_ledger()
         time.sleep(_IDLE_SECONDS)
 
-    def _tell(self, samples: int, seconds: float) -> None:
+    def _report_step(self, samples: int, seconds: float) -> None:
         """To this pod's sidecar: the pace by which it ends when it is told to."""
         self._step += 1
         now = self._clock.now()
         sample = StepSample(step=self._step, ended_at=now, seconds=seconds, samples=samples)
         if self._reporter is not None:
-            self._reporter.step(sample, None)
+            self._reporter.report_step(sample, None)
 
-    def _leave(self, leases: Leases) -> None:
+    def _leave(self, leases: LeasePrefetcher) -> None:
         leases.flush(_FLUSH_SECONDS)
         self.close()
         self._drain.leave()
@@ -157,29 +157,29 @@ class SharedRecords:
         """
         epochs = self._records.plan.epochs
         if self._epoch < epochs:
-            leases = self._lent(0)
+            leases = self._open_leases(0)
             leases.check()
             if leases.finished:
                 self._epoch += 1
-                leases.turn()
+                leases.next_epoch()
         return self._epoch >= epochs
 
     def settle(self) -> None:
         """Ask the ledger what is done; before the model is read, which then has it all."""
         plan = self._records.plan
         if self._epoch >= plan.epochs:
-            self._known = Progress(plan.epochs)
+            self._progress = DataProgress(plan.epochs)
             return
         if self._leases is None:
             return
         try:
-            self._known = self._desk.progress(plan.name, _ROUND)
+            self._progress = self._client.progress(plan.name, _ROUND)
         except errors.RoverError:
             return  # what was known before is done all the same; the rest comes again
 
     def to_text(self) -> str:
         """The place in the data, for a checkpoint."""
-        return data_position.to_text(self._records.plan, self._known)
+        return data_position.to_text(self._records.plan, self._progress)
 
     def load(self, text: str) -> None:
         """Go on with what a checkpoint's model was not trained on.
@@ -190,8 +190,8 @@ class SharedRecords:
         Raises:
             CheckpointError: it is of other data, or of a newer version.
         """
-        self._known = data_position.from_text(self._records.plan, text)
-        self._epoch = self._known.epoch
+        self._progress = data_position.from_text(self._records.plan, text)
+        self._epoch = self._progress.epoch
         self.close()
 
     def close(self) -> None:
@@ -202,10 +202,12 @@ class SharedRecords:
         if self._reporter is not None:
             self._reporter.close()
 
-    def _lent(self, ahead: int) -> Leases:
+    def _open_leases(self, ahead: int) -> LeasePrefetcher:
         if self._leases is None:
             plan, least = self._records.plan, self._records.batch
-            place = Place(_ROUND, self._rank, self._rank + 1, secrets.token_hex(4))
-            holder = Holder(plan, place, epoch=self._epoch, shared=True, least=least)
-            self._leases = Leases(holder, self._desk, lambda: self._known, dict, ahead)
+            place = WorkerIdentity(_ROUND, self._rank, self._rank + 1, secrets.token_hex(4))
+            holder = LeaseTracker(plan, place, epoch=self._epoch, shared=True, batch_slots=least)
+            self._leases = LeasePrefetcher(
+                holder, self._client, lambda: self._progress, dict, ahead
+            )
         return self._leases

@@ -25,7 +25,7 @@ from rover_kf.api.jobs import Event, JobKey
 from rover_kf.client import RoverClient
 from rover_kf.client.settings import ClientSettings
 from rover_kf.cluster.kubernetes import informer
-from rover_kf.cluster.kubernetes.cached_cluster import MirroredCluster
+from rover_kf.cluster.kubernetes.cached_cluster import CachedCluster
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
 from rover_kf.pipeline_steps import step_context
 from rover_kf.webhook.certificates import issue
@@ -100,17 +100,17 @@ def _logged() -> Iterator[list[str]]:
         logger.setLevel(level)
 
 
-def _controllers(caller: Caller, scene: Scene) -> MirroredCluster:
-    return MirroredCluster(caller.client, None, lambda _: None, namespace=scene.watched)
+def _controllers(caller: Caller, scene: Scene) -> CachedCluster:
+    return CachedCluster(caller.client, None, lambda _: None, namespace=scene.watched)
 
 
 def _read_all(plural: str) -> Deed:
     return lambda caller, scene: _ignore(_mirror(caller, scene, plural)._read_all())
 
 
-def _mirror(caller: Caller, scene: Scene, plural: str) -> informer.Mirror:
+def _mirror(caller: Caller, scene: Scene, plural: str) -> informer.Informer:
     cluster = _controllers(caller, scene)
-    return cluster._pods._mirror if plural == "pods" else cluster._jobs[KINDS[plural]]
+    return cluster._pods._informer if plural == "pods" else cluster._jobs[KINDS[plural]]
 
 
 def _watch(plural: str) -> Deed:
@@ -154,7 +154,7 @@ def _resize(caller: Caller, scene: Scene) -> None:
 
 def _abandon_pod(caller: Caller, scene: Scene) -> None:
     (pod,) = _plain(scene.full).list_pods(JobKey(scene.namespace, CREW))
-    _controllers(caller, scene).abandon_pod(JobKey(scene.namespace, CREW, names.TFJOB), pod)
+    _controllers(caller, scene).force_delete_pod(JobKey(scene.namespace, CREW, names.TFJOB), pod)
 
 
 def _delete_pod(caller: Caller, scene: Scene) -> None:
@@ -162,7 +162,7 @@ def _delete_pod(caller: Caller, scene: Scene) -> None:
 
 
 def _surroundings(caller: Caller, scene: Scene) -> Iterable[str]:
-    return _controllers(caller, scene).surroundings(scene.namespace).unread
+    return _controllers(caller, scene).namespace_objects(scene.namespace).unread
 
 
 def _emit(caller: Caller, scene: Scene) -> None:
@@ -231,7 +231,7 @@ CONTROLLER: dict[Right, Deed] = {
     Right("", "pods", "watch"): _watch("pods"),
     Right("", "pods/resize", "patch"): _resize,
     Right("", "nodes", "get"): lambda caller, scene: _ignore(
-        _plain(caller).silent_nodes([scene.node])
+        _plain(caller).unreachable_nodes([scene.node])
     ),
     Right("", "nodes", "list"): lambda caller, _: _ignore(_plain(caller).list_nodes()),
     Right("", "resourcequotas", "list"): _surroundings,
@@ -277,7 +277,7 @@ def _train(caller: Caller, scene: Scene) -> None:
     told = ClientSettings(scene.folder, "sqlite://", "kubernetes", "rover-kf-sidecar:1")
     script = scene.folder / "script.py"
     script.write_text("print('hello')\n")
-    with RoverClient(_plain(caller), told=told) as rover:
+    with RoverClient(_plain(caller), config=told) as rover:
         name = f"train-{uuid.uuid4().hex[:8]}"
         rover.train(script, name=name, namespace=scene.namespace, base_image="nowhere:1")
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from rover_kf import errors
 from rover_kf.trainer.tensorflow import tf_config
 from rover_kf.trainer.tensorflow.chief_files import ChiefFiles
-from rover_kf.trainer.tensorflow.part_folders import Parts
+from rover_kf.trainer.tensorflow.part_folders import SaveFolders
 from rover_kf.trainer.tensorflow.server_files import ServerFiles
 
 ROWS = int(os.environ.get("ROWS", "4096"))
@@ -48,7 +48,7 @@ class Model:
         """Train on something that the seed tells."""
         pieces = self.pieces()
         drawn = [
-            tf.random.stateless_normal(piece.shape, [seed, number])
+            tf.random.stateless_normal(piece.fixed_structure, [seed, number])
             for number, piece in enumerate(pieces)
         ]
         self.optimizer.apply_gradients(zip(drawn, pieces, strict=True))
@@ -115,7 +115,7 @@ def drive(resolver, shards, saved, verbs):
     with strategy.scope():
         model = Model()
     through = ChiefFiles(model.state, told.files_device)
-    files = ServerFiles(through, Parts(shards, 1), told.servers)
+    files = ServerFiles(through, SaveFolders(shards, 1), told.servers)
     for verb in itertools.chain(verbs, map(str.strip, sys.stdin)):
         print(verb, tried(verb, model, files, through, saved), flush=True)
     os._exit(0)  # the servers are away by now, perhaps

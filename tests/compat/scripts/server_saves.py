@@ -17,7 +17,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import tensorflow as tf
 
 from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
-from rover_kf.trainer.tensorflow.part_folders import Parts
+from rover_kf.trainer.tensorflow.part_folders import SaveFolders
 
 ROWS = 512
 
@@ -45,7 +45,7 @@ class Deaths:
 
 def stop_at_points(deaths):
     """Between the chief's own steps of a save."""
-    make, settle = Parts.make, Parts.settle
+    make, settle = SaveFolders.create, SaveFolders.sync
 
     def makes(self, step):
         made = make(self, step)
@@ -59,12 +59,12 @@ def stop_at_points(deaths):
         deaths.at("settled", step)
         return part
 
-    Parts.make, Parts.settle = makes, settles
+    SaveFolders.create, SaveFolders.sync = makes, settles
 
 
 def state_of(step, piece, number):
     """What a piece of the table has to be after a step."""
-    return tf.random.stateless_normal(piece.shape, [step, number])
+    return tf.random.stateless_normal(piece.fixed_structure, [step, number])
 
 
 def spoil(step):

@@ -35,7 +35,7 @@ def write(folder: pathlib.Path) -> None:
     from rover_kf.checkpoint.format import snapshot  # noqa: PLC0415 - the path is set by now
 
     layout = snapshot.plan([snapshot.Entry("weight", "U8", (len(CONTENT),), 1)], {"state": "{}"})
-    arena = allocate(folder, 0, layout.length, most_bytes=64 << 20)
+    arena = allocate(folder, 0, layout.length, max_bytes=64 << 20)
     with arena.fill() as filling:
         os.pwrite(filling.descriptor, snapshot.header(layout, {"state": "{}"}), 0)
         os.pwrite(filling.descriptor, CONTENT, layout.data_begin)

@@ -16,7 +16,7 @@ import time
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.sidecar.http.peer_client import SidecarPeers
+from rover_kf.sidecar.http.peer_client import HttpPeerClient
 from tests.support.pods import checkpoint_pod
 
 
@@ -37,7 +37,7 @@ async def _lose_power(home: pathlib.Path) -> None:
     server = await asyncio.start_server(take, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     (home / "token").write_text("a token")
-    peers = SidecarPeers(checkpoint_pod.settings_of(home, port=port, pod="demo-worker-1"))
+    peers = HttpPeerClient(checkpoint_pod.settings_of(home, port=port, pod="demo-worker-1"))
     await peers.start()
     waiting = asyncio.create_task(peers.forward(names.PATH_COMMIT_NAMED, b"{}"))
     await asked.wait()

@@ -15,7 +15,7 @@ import pathlib
 import threading
 from collections.abc import Iterator, Mapping
 
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 
 TOP = 0
 """Number of the folder that was there before all calls."""
@@ -62,7 +62,7 @@ class Call:
     synced: int | None = None
 
 
-class Recorder(Files):
+class Recorder(Syscalls):
     """Real calls below a folder that is empty at first; each is put down.
 
     Args:

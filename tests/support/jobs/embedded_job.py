@@ -28,7 +28,7 @@ def client_in(folder: pathlib.Path, cluster: Cluster | None = None) -> RoverClie
         folder: of the test.
         cluster: where jobs run; None: embedded, with its state in ``folder/state``.
     """
-    return RoverClient(cluster, told=settings.read({}, state=folder / "state"))
+    return RoverClient(cluster, config=settings.read({}, state=folder / "state"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

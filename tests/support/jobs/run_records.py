@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.data import Span
+from rover_kf.api.data import SlotSpan
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang, StackGroup
 from rover_kf.api.faults.memory_raises import MemoryTrend
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.leases import DataStatus, PoisonShard, WorkerShare
+from rover_kf.api.leases import DataStatus, PoisonedShard, WorkerShare
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import CoordinatorStatus
@@ -40,7 +40,7 @@ def run_record(
     )  # fmt: skip
     signature = JobSignature("team", "llm", "PyTorchJob", "trainer:1", "python train.py", 1, 1)
     requested = {"replicas": float(ranks), "memory": 8 * GIB, "cpu": 4.0}
-    record = recorder.begin(job, signature=signature, requested=requested, every=10)
+    record = recorder.new_record(job, signature=signature, requested=requested, every=10)
     looks = int(seconds / every)
     for number in range(1, looks + 1):
         now = BEGIN + number * every
@@ -49,11 +49,11 @@ def run_record(
         decision = _decision(number, looks, ranks, now)
         status = _status(number, looks, world, every, now, failed=failed)
         last = dataclasses.replace(job, phase=outcome) if number == looks else job
-        record = recorder.advance(
+        record = recorder.update(
             record, last, status, decision=decision, memory_limit=10 * GIB,
             memory_raised=10 * GIB if number > looks / 2 else 0.0,
         )  # fmt: skip
-    return recorder.at(record, BEGIN + seconds)
+    return recorder.stamp(record, BEGIN + seconds)
 
 
 def _decision(number: int, looks: int, ranks: int, now: float) -> ScaleDecision | None:
@@ -129,7 +129,7 @@ def _hangs(number: int, now: float) -> tuple[Hang, ...]:
 
 
 def _data(number: int, looks: int, world: int) -> DataStatus:
-    poison = (PoisonShard(Span("clicks/1", 32, 33), 3, "checksum differs"),)
+    poison = (PoisonedShard(SlotSpan("clicks/1", 32, 33), 3, "checksum differs"),)
     workers = tuple(WorkerShare(f"{rank}/p", number, 2) for rank in range(min(world, 64)))
     return DataStatus(
         "train", 0, 1, looks, number, world, 1, 12.5, 60.0, poison=poison, workers=workers

@@ -10,16 +10,16 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import (
     ArenaReply,
     ArenaRequest,
+    RequestedBoxes,
     RestoreReply,
     RestoreRequest,
-    Sealed,
+    SlotSealed,
     WaitRequest,
-    Wanted,
 )
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.sidecar_client import SidecarClient
 from tests.support.pods import checkpoint_pod
 
 
@@ -36,14 +36,14 @@ class Trainer:
     def __init__(
         self, pod: checkpoint_pod.Pod, rank: int = 0, world: int = 1, local: int = 0
     ) -> None:
-        self.link = Link(pod.settings.home)
+        self.link = SidecarClient(pod.settings.volume_path)
         self.rank, self.world, self.local = rank, world, local
         self.round = 1
-        self.arena = Arena(pod.settings.home / "arena" / str(local))
+        self.arena = Arena(pod.settings.volume_path / "arena" / str(local))
 
     def allocate(self, size: int) -> ArenaReply:
         asked = ArenaRequest(self.local, size)
-        return self.link.ask(names.PATH_ARENA, asked, ArenaReply, timeout=30)
+        return self.link.request(names.PATH_ARENA, asked, ArenaReply, timeout=30)
 
     def save(
         self, step: int, content: bytes, *, replicated: bool = True, pieces: bool = False
@@ -56,18 +56,18 @@ class Trainer:
                 round_=self.round, replicated=replicated, pieces=pieces,
             )  # fmt: skip
         place = (self.local, self.rank, self.world, self.round)
-        message = Sealed(*place, step, seal.slot, len(content), replicated, pieces=pieces)
-        self.link.ask(names.PATH_SEALED, message, Acknowledged, timeout=30)
+        message = SlotSealed(*place, step, seal.slot, len(content), replicated, pieces=pieces)
+        self.link.request(names.PATH_SEALED, message, Ack, timeout=30)
         return seal
 
-    def wait(self, step: int, level: str) -> Acknowledged:
+    def wait(self, step: int, level: str) -> Ack:
         asked = WaitRequest(step, level, 50)
-        return self.link.ask(names.PATH_WAIT, asked, Acknowledged, timeout=60)
+        return self.link.request(names.PATH_WAIT, asked, Ack, timeout=60)
 
-    def restore(self, round_: int, wanted: tuple[Wanted, ...] = ()) -> RestoreReply:
+    def restore(self, round_: int, wanted: tuple[RequestedBoxes, ...] = ()) -> RestoreReply:
         self.round = round_
         request = RestoreRequest(self.local, self.rank, self.world, round_, wanted)
-        return self.link.ask(names.PATH_RESTORE, request, RestoreReply, timeout=60)
+        return self.link.request(names.PATH_RESTORE, request, RestoreReply, timeout=60)
 
-    def flush(self) -> Acknowledged:
-        return self.link.ask(names.PATH_FLUSH, Acknowledged(), Acknowledged, timeout=60)
+    def flush(self) -> Ack:
+        return self.link.request(names.PATH_FLUSH, Ack(), Ack, timeout=60)

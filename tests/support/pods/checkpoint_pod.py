@@ -26,11 +26,11 @@ from aiohttp import web
 from rover_kf.api import names
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.format import metrics, snapshot
-from rover_kf.coordinator.commit.commit_service import Commits
-from rover_kf.sidecar.checkpoint_service import Checkpoints
-from rover_kf.sidecar.http.app import LONGEST_BODY, LONGEST_LOCAL_BODY, application
-from rover_kf.sidecar.http.peer_client import SidecarPeers
-from rover_kf.sidecar.persist.job_storage import place_of
+from rover_kf.coordinator.commit.commit_service import CommitService
+from rover_kf.sidecar.checkpoint_service import CheckpointService
+from rover_kf.sidecar.http.app import MAX_BODY_BYTES, MAX_LOCAL_BODY_BYTES, make_application
+from rover_kf.sidecar.http.peer_client import HttpPeerClient
+from rover_kf.sidecar.persist.job_storage import open_job_storage
 from rover_kf.sidecar.settings import SidecarSettings
 from tests.support.process_pool.fork_server import Forked, nursery
 from tests.support.waiting import eventually
@@ -42,7 +42,7 @@ LOG = "log"
 def settings_of(home: pathlib.Path, **changes: object) -> SidecarSettings:
     """Settings of the pod demo-worker-0, with changes."""
     plain = SidecarSettings(
-        home=home,
+        volume_path=home,
         job="demo",
         namespace="default",
         pod="demo-worker-0",
@@ -89,17 +89,17 @@ async def _acknowledge(_: web.Request) -> web.Response:
 
 async def serve(settings: SidecarSettings, story: Told, port: int) -> None:
     """Serve a pod, its peers on this port, until the task is cancelled."""
-    peers = SidecarPeers(settings)
+    peers = HttpPeerClient(settings)
     await peers.start()
-    place = place_of(settings)
-    checkpoints = Checkpoints(settings, peers, story, place)
+    place = open_job_storage(settings)
+    checkpoints = CheckpointService(settings, peers, story, place)
     local = [*checkpoints.local_routes(), web.post(names.PATH_SAMPLES, _acknowledge)]
     remote = checkpoints.peer_routes()
     if settings.is_coordinator:
-        commits = Commits(settings, story, peers, storage=place and place.stored)
+        commits = CommitService(settings, story, peers, storage=place and place.checkpoints)
         await commits.first_generation()
         remote += commits.routes()
-    socket_path = settings.home / names.SOCKET
+    socket_path = settings.volume_path / names.SOCKET
     socket_path.parent.mkdir(parents=True, exist_ok=True)
     socket_path.unlink(missing_ok=True)
     async with contextlib.AsyncExitStack() as stack:
@@ -107,8 +107,8 @@ async def serve(settings: SidecarSettings, story: Told, port: int) -> None:
         if place is not None:
             stack.callback(place.close)
         for routes in (local, remote):
-            longest = LONGEST_LOCAL_BODY if routes is local else LONGEST_BODY
-            runner = web.AppRunner(application(routes, None, longest=longest))
+            longest = MAX_LOCAL_BODY_BYTES if routes is local else MAX_BODY_BYTES
+            runner = web.AppRunner(make_application(routes, None, max_body_bytes=longest))
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             if routes is local:
@@ -117,7 +117,7 @@ async def serve(settings: SidecarSettings, story: Told, port: int) -> None:
                 await web.TCPSite(runner, settings.address, port).start()
         await checkpoints.start()
         stack.push_async_callback(checkpoints.stop)
-        (settings.home / "ready").touch()
+        (settings.volume_path / "ready").touch()
         await asyncio.Event().wait()
 
 
@@ -143,7 +143,7 @@ class Pod:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        home = self.settings.home
+        home = self.settings.volume_path
         home.mkdir(parents=True, exist_ok=True)
         (home / "ready").unlink(missing_ok=True)
         (home / "token").write_text("a token")
@@ -163,21 +163,21 @@ class Pod:
 
     def told(self, reason: str) -> list[str]:
         """Messages of the events of a reason."""
-        path = self.settings.home / "events"
+        path = self.settings.volume_path / "events"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line[1] for line in map(json.loads, lines) if line[0] == reason]
 
     def measured(self) -> tuple[int, dict[str, float]]:
         """The newest step in the pod's memory, and what was measured of it."""
-        arena = Arena(self.settings.home / "arena" / "0")
+        arena = Arena(self.settings.volume_path / "arena" / "0")
         newest = max(arena.sealed(), key=lambda seal: seal.step)
         with arena.slot_path(newest.slot).open("rb") as file:
-            return newest.step, metrics.of(snapshot.read(file.read(newest.length)))
+            return newest.step, metrics.read_metrics(snapshot.read(file.read(newest.length)))
 
     def environment(self, *, rank: int = 0, world_size: int = 1, round_: int = 1) -> dict[str, str]:
         """Variables of a training process in the pod."""
         return {
-            names.ENV_HOME: str(self.settings.home),
+            names.ENV_HOME: str(self.settings.volume_path),
             names.ENV_CHECKPOINT_EVERY: str(self.settings.checkpoint_every),
             names.ENV_ROUND: str(round_),
             "RANK": str(rank),
@@ -244,5 +244,5 @@ def run(spec: dict[str, Any], port: str) -> None:
     for key in ("home", "token_home"):
         spec[key] = pathlib.Path(spec[key]) if spec[key] else None
     settings = SidecarSettings(**spec)
-    _log_into(settings.home / LOG)
-    asyncio.run(serve(settings, Told(settings.home / "events"), int(port)))
+    _log_into(settings.volume_path / LOG)
+    asyncio.run(serve(settings, Told(settings.volume_path / "events"), int(port)))

@@ -17,19 +17,24 @@ from collections.abc import Iterator, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaRequest, Durable, RestoreReply, RestoreRequest
-from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint.format.manifest import Folder, Manifest
+from rover_kf.api.checkpoints import (
+    ArenaRequest,
+    RankPersisted,
+    RestoreReply,
+    RestoreRequest,
+)
+from rover_kf.api.status import Ack
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
-from rover_kf.checkpoint.storage.rate_limit import Cap, CappedWriter
-from rover_kf.checkpoint.storage.syscalls import Files
-from rover_kf.coordinator.commit.commit_service import Commits
+from rover_kf.checkpoint.storage.rate_limit import RateLimitedWriter, RateLimiter
+from rover_kf.checkpoint.storage.syscalls import Syscalls
+from rover_kf.coordinator.commit.commit_service import CommitService
 from rover_kf.sidecar.persist import rank_file
 from rover_kf.sidecar.restore.restorer import Restorer
-from rover_kf.sidecar.slots.rank_assignments import Assignment
+from rover_kf.sidecar.slots.rank_assignments import RankAssignment
 from rover_kf.sidecar.slots.server import SlotServer
-from rover_kf.sidecar.slots.slots import Slots
-from rover_kf.sidecar.slots.verifier import Examination
+from rover_kf.sidecar.slots.slots import PodSlots
+from rover_kf.sidecar.slots.verifier import SlotVerifier
 from tests.support.pods import checkpoint_pod
 from tests.support.states.synthetic_states import Form
 
@@ -66,13 +71,13 @@ def running() -> Iterator[asyncio.Runner]:
 class Reporting(DirectoryStorage):
     """Puts down after which call of the file system a step was said to be durable."""
 
-    def __init__(self, root: pathlib.Path, files: Files) -> None:
+    def __init__(self, root: pathlib.Path, files: Syscalls) -> None:
         super().__init__(root, files)
         self.files = files
         self.reported: list[tuple[int, int]] = []
         """Calls done, step."""
 
-    def write_manifest(self, content: Manifest) -> Folder:
+    def write_manifest(self, content: Manifest) -> CheckpointFolder:
         folder = super().write_manifest(content)
         self.note(content.step)
         return folder
@@ -85,13 +90,13 @@ class Here:
     """The coordinator in the same process."""
 
     def __init__(self) -> None:
-        self.commits: Commits | None = None
+        self.commits: CommitService | None = None
 
-    async def ask_coordinator(self, path, message, reply):
+    async def call_coordinator(self, path, message, reply):
         assert self.commits is not None
         ask = {
-            names.PATH_COMMIT_RESOLVE: self.commits._common.ask,
-            names.PATH_COMMIT_DURABLE: self.commits._committer.take,
+            names.PATH_COMMIT_RESOLVE: self.commits._barrier.wait,
+            names.PATH_COMMIT_DURABLE: self.commits._committer.on_rank_durable,
         }
         found = await ask[path](message)
         assert isinstance(found, reply)
@@ -122,23 +127,25 @@ class World:
         form: Form,
         runner: asyncio.Runner,
         *,
-        files: Files | None = None,
+        files: Syscalls | None = None,
         keep: int = 1,
     ) -> None:
         self.form, self.story, self._runner = form, checkpoint_pod.Told(), runner
-        self.storage = Reporting(top / JOB, files or Files())
+        self.storage = Reporting(top / JOB, files or Syscalls())
         changes = {"job": JOB, "checkpoint_path": str(top), "checkpoint_keep": keep}
         settings = [
             checkpoint_pod.settings_of(home / str(rank), pod=f"pod-{rank}", **changes)
             for rank in range(form.world_size)
         ]
         here = Here()
-        self.commits = here.commits = Commits(settings[0], self.story, here, storage=self.storage)
-        self.slots = [Slots(item) for item in settings]
+        self.commits = here.commits = CommitService(
+            settings[0], self.story, here, storage=self.storage
+        )
+        self.slots = [PodSlots(item) for item in settings]
         self._restorers = [
             Restorer(
                 item,
-                Examination(slots),
+                SlotVerifier(slots),
                 self.storage,
                 here,
                 self.story,
@@ -176,17 +183,19 @@ class World:
                 round_=round_, replicated=self.form.replicated, pieces=self.form.pieces,
             )  # fmt: skip
 
-    def write(self, rank: int, step: int, round_: int) -> Durable:
+    def write(self, rank: int, step: int, round_: int) -> RankPersisted:
         """A rank's file of a step in its slots; its report."""
         slots = self.slots[rank]
         seal = next(seal for seal in slots.arena(0).sealed() if seal.step == step)
-        assignment = Assignment(rank, self.form.world_size, round_)
+        assignment = RankAssignment(rank, self.form.world_size, round_)
         slots.assignments.set(0, assignment)  # Its pod knows of no later round.
-        return rank_file.write(CappedWriter(self.storage, Cap(0)), slots, 0, seal, assignment)
+        return rank_file.write_rank_file(
+            RateLimitedWriter(self.storage, RateLimiter(0)), slots, 0, seal, assignment
+        )
 
-    def report(self, durable: Durable) -> Acknowledged:
+    def report(self, durable: RankPersisted) -> Ack:
         """Give the coordinator a rank's report."""
-        return self._runner.run(self.commits._committer.take(durable))
+        return self._runner.run(self.commits._committer.on_rank_durable(durable))
 
     def persist(self, step: int, round_: int, order: Sequence[int] = (0, 1)) -> None:
         """Make a step durable: files and reports in that order of ranks."""

@@ -23,7 +23,7 @@ NAME = tls.server_name("test")
 
 def verifying(*authorities: Authority) -> ssl.SSLContext:
     """As a peer verifies, at whatever address."""
-    context = tls.verifying("\n".join(one.pem for one in authorities))
+    context = tls.verifying_context("\n".join(one.pem for one in authorities))
     context.check_hostname = False
     return context
 

@@ -18,9 +18,9 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest
 from rover_kf.checkpoint.arena.slot_record import Seal
-from rover_kf.sidecar.http.app import Gate, application
+from rover_kf.sidecar.http.app import Authenticator, make_application
 from rover_kf.sidecar.slots.server import SlotServer
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.slots import PodSlots
 
 PATH = f"{names.PATH_SLOTS}/0/7"
 CONTENT = random.Random(7).randbytes((2 << 20) + 3)
@@ -36,7 +36,7 @@ class Served:
     """
 
     def __init__(
-        self, slots: Slots, content: bytes = CONTENT, *, reader_seconds: float = 60.0
+        self, slots: PodSlots, content: bytes = CONTENT, *, reader_seconds: float = 60.0
     ) -> None:
         self.arena = slots.arena(0)
         slots.allocate(ArenaRequest(0, len(content)))
@@ -52,9 +52,13 @@ class Served:
             )
 
     @contextlib.asynccontextmanager
-    async def running(self, *, tls: ssl.SSLContext | None = None, gate: Gate | None = None):
+    async def running(
+        self, *, tls: ssl.SSLContext | None = None, gate: Authenticator | None = None
+    ):
         """Serve as a sidecar does."""
-        runner = web.AppRunner(application(self._server.routes(), gate), handler_cancellation=True)
+        runner = web.AppRunner(
+            make_application(self._server.routes(), gate), handler_cancellation=True
+        )
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         self.port = runner.addresses[0][1]
@@ -85,7 +89,7 @@ class Served:
     def is_pinned(self) -> bool:
         """Whether the slot could not be written now."""
         try:
-            self.arena.fill(only=self.seal.slot, patience_seconds=0).close()
+            self.arena.fill(only=self.seal.slot, timeout_seconds=0).close()
         except errors.CheckpointError:
             return True
         return False

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from rover_kf.api import codec, error_wire, names
 from rover_kf.api.membership import Member
-from rover_kf.api.status import Acknowledged, CoordinatorStatus
+from rover_kf.api.status import Ack, CoordinatorStatus
 from rover_kf.errors import ClusterUnavailable
 from rover_kf.system.unix_http import UnixConnection
 from tests.support.pods.launcher_pods import network
@@ -122,7 +122,7 @@ class SidecarPod:
             response = connection.getresponse()
             data = response.read()
             if response.status >= http.client.BAD_REQUEST:
-                raise error_wire.from_bytes(response.status, data, unreadable=ClusterUnavailable)
+                raise error_wire.decode_error(response.status, data, unreadable=ClusterUnavailable)
             return codec.loads(reply, data)
 
     def status(self) -> CoordinatorStatus:
@@ -133,7 +133,7 @@ class SidecarPod:
         assert self.process is not None
         assert self.process.poll() is None, self.log.read_text()
         try:
-            self.ask(names.PATH_HEALTH, None, Acknowledged)
+            self.ask(names.PATH_HEALTH, None, Ack)
         except OSError:
             return False
         return True

@@ -11,7 +11,7 @@ import types
 import urllib.request
 
 from rover_kf.api import names
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from tests.support.pods.bare_trainer import Trainer
@@ -70,12 +70,12 @@ class StoragePod:
 
     def durable(self, step: int) -> None:
         """Wait until a step is, and read it back."""
-        assert self.trainer.wait(step, "durable") == Acknowledged()
+        assert self.trainer.wait(step, "durable") == Ack()
         self.check(step)
 
     def check(self, step: int) -> None:
         """Every stored byte of a step that is durable."""
-        folder = next(found for found in self.stored.whole() if found.step == step)
+        folder = next(found for found in self.stored.complete_folders() if found.step == step)
         (file,) = self.stored.verify(folder).files
         pieces = self.stored.read_range(folder, file, 0, file.length)
         assert b"".join(map(bytes, pieces)) == self._state(step)

@@ -12,21 +12,23 @@ from rover_kf.trainer.restore import load
 from rover_kf.trainer.staging import copy_batches, copy_threads
 from rover_kf.trainer.state import tensor_views
 from rover_kf.trainer.state.addresses import addresses
-from rover_kf.trainer.state.flatten import Parts
+from rover_kf.trainer.state.flatten import FlatState
 
 
-def written(parts: Parts) -> mmap.mmap:
+def written(parts: FlatState) -> mmap.mmap:
     """A snapshot of a state that was taken apart."""
     layout = snapshot.plan(parts.entries(), parts.metadata)
     head = snapshot.header(layout, parts.metadata)
     assert head is not None
     buffer = mmap.mmap(-1, layout.length)
     buffer[: len(head)] = head
-    targets = tensor_views.views(buffer, {place.entry.name: place for place in layout.placed})
-    batches = copy_batches.batches(layout.placed, parts.tensors, [targets], frozenset())
+    targets = tensor_views.tensor_views(
+        buffer, {place.entry.name: place for place in layout.tensors}
+    )
+    batches = copy_batches.batches(layout.tensors, parts.tensors, [targets], frozenset())
     tensors = [*parts.tensors.values()]
-    source = copy_batches.Source(0, tensors, addresses(tensors), on_device=False)
-    for copy in copy_batches.copies(batches, lambda: 0, source):
+    source = copy_batches.CopySource(0, tensors, addresses(tensors), on_device=False)
+    for copy in copy_batches.copy_calls(batches, lambda: 0, source):
         copy()
     return buffer
 
@@ -34,6 +36,6 @@ def written(parts: Parts) -> mmap.mmap:
 def restored(buffer: mmap.mmap, live: dict[str, object], *, threads: int = 1) -> None:
     """Load a slot's snapshot into a state."""
     found = snapshot.read(memoryview(buffer))
-    tensors = tensor_views.views(buffer, found.tensors)
-    with contextlib.closing(copy_threads.Hands(threads - 1)) as helping:
-        load.Loading(live, found.metadata, tensors, hands=helping).finish()
+    tensors = tensor_views.tensor_views(buffer, found.tensors)
+    with contextlib.closing(copy_threads.CopyThreads(threads - 1)) as helping:
+        load.StateLoader(live, found.metadata, tensors, threads=helping).finish()

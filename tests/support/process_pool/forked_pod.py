@@ -22,11 +22,17 @@ import traceback
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, RestoreRequest, Sealed
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.checkpoints import (
+    ArenaReply,
+    ArenaRequest,
+    RestoreReply,
+    RestoreRequest,
+    SlotSealed,
+)
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.sidecar import __main__ as sidecar
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.sidecar_client import SidecarClient
 from tests.support.states.synthetic_states import Form
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -47,7 +53,7 @@ class Trainer:
     """
 
     def __init__(self, home: pathlib.Path, round_: int) -> None:
-        self._link, self._round = Link(home), round_
+        self._link, self._round = SidecarClient(home), round_
         self._arenas = [Arena(home / names.ARENA_DIR / str(r)) for r in range(FORM.world_size)]
         self._log = os.open(home / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -78,13 +84,15 @@ class Trainer:
         length = max(len(FORM.bytes_of(1, self._round, rank)) for rank in ranks)
         for rank in ranks:
             asked = ArenaRequest(rank, length + _WRITE_BYTES)
-            self._link.ask(names.PATH_ARENA, asked, ArenaReply, timeout=_SECONDS, patience=_SECONDS)
+            self._link.request(
+                names.PATH_ARENA, asked, ArenaReply, timeout=_SECONDS, patience=_SECONDS
+            )
         self.tell(f"restored {step or 0} {source}")
         return step or 0
 
     def _ask(self, rank: int) -> RestoreReply:
         asked = RestoreRequest(rank, rank, FORM.world_size, self._round, FORM.wanted(rank))
-        return self._link.ask(
+        return self._link.request(
             names.PATH_RESTORE, asked, RestoreReply, timeout=_SECONDS, patience=_SECONDS
         )
 
@@ -101,12 +109,12 @@ class Trainer:
                 for begin in range(0, len(data), _WRITE_BYTES):
                     mapping[begin : begin + _WRITE_BYTES] = data[begin : begin + _WRITE_BYTES]
             filling.seal(length=len(data), round_=self._round, pieces=True, **facts)
-        told = Sealed(
+        told = SlotSealed(
             rank, round=self._round, slot=filling.slot, snapshot_bytes=len(data), pieces=True,
             **facts,
         )  # fmt: skip
         try:
-            self._link.ask(names.PATH_SEALED, told, Acknowledged, timeout=_SECONDS)
+            self._link.request(names.PATH_SEALED, told, Ack, timeout=_SECONDS)
         except errors.SidecarUnavailable:
             self.tell(f"alone {step}")  # It is dead or starts; training goes on.
 

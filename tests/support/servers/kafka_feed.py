@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.api.data import Progress
+from rover_kf.api.data import DataProgress
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.checkpoint_tools.locate import locate
-from rover_kf.trainer.data.kafka.start_offsets import committed
+from rover_kf.trainer.data.kafka.start_offsets import committable_offsets
 
 _EACH, _PAUSE_SECONDS = 4, 0.05
 
@@ -102,7 +102,7 @@ class Lag(threading.Thread):
         """What the newest whole checkpoint on storage has used."""
         place = locate(str(self._storage))
         tree = open_state(place.storage, place.checkpoint()).tree()
-        return dict(committed(codec.decode(Progress, tree["data"]["progress"])))
+        return dict(committable_offsets(codec.decode(DataProgress, tree["data"]["progress"])))
 
     def end(self) -> None:
         """Look no more."""

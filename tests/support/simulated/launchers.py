@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from rover_kf.api.coordinator_state import RendezvousMemory
+from rover_kf.api.coordinator_state import RendezvousState
 from rover_kf.api.membership import (
     Failure,
     JoinReply,
@@ -19,9 +19,9 @@ from rover_kf.api.membership import (
     WatchRequest,
 )
 from rover_kf.elastic.rendezvous import persisted_state
-from rover_kf.elastic.rendezvous.effects import Answer, Closed, Effect, Formed
+from rover_kf.elastic.rendezvous.effects import Effect, JobClosed, RoundStarted, SendReply
 from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
-from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 
 Act = Callable[[Rendezvous, int, float], tuple[Effect, ...]]
 """A request on its way: whom it reaches, its ticket, when."""
@@ -69,7 +69,7 @@ class SimulatedLauncher:
 class SimulatedJob:
     """All of it; every round that was ever formed is kept by number."""
 
-    def __init__(self, limits: Limits, pods: int) -> None:
+    def __init__(self, limits: RendezvousLimits, pods: int) -> None:
         self.limits = limits
         self.now = 100.0
         self.rendezvous = Rendezvous(limits)
@@ -77,7 +77,7 @@ class SimulatedJob:
         self.rounds: dict[int, Round] = {}
         self.in_flight: list[tuple[int, Act]] = []
         """Requests that will arrive some time, by ticket."""
-        self.copies: list[RendezvousMemory] = []
+        self.copies: list[RendezvousState] = []
         """What a coordinator remembered, each time that some pod asked."""
         self.closed = 0
         self._tickets = 0
@@ -117,7 +117,7 @@ class SimulatedJob:
         """The connection of its open request is gone; its answer is lost."""
         ticket, launcher.ticket = launcher.ticket, None
         if noticed and ticket is not None:
-            self.apply(self.rendezvous.disconnected(ticket, self.now))
+            self.apply(self.rendezvous.on_disconnect(ticket, self.now))
 
     def kill(self, launcher: SimulatedLauncher, *, noticed: bool) -> None:
         """The launcher and its processes are gone; its peers' collectives fail."""
@@ -157,12 +157,12 @@ class SimulatedJob:
 
     def copy(self) -> None:
         """A pod fetches what the coordinator knows."""
-        self.copies.append(persisted_state.remember(self.rendezvous))
+        self.copies.append(persisted_state.export(self.rendezvous))
 
-    def restart_from(self, told: RendezvousMemory, *, runs: bool) -> None:
+    def restart_from(self, told: RendezvousState, *, runs: bool) -> None:
         """Another coordinator goes on from that: its own pod's file, or some pod's copy."""
         self.restart_coordinator()
-        self.apply(persisted_state.recall(self.rendezvous, told, self.now, runs=runs))
+        self.apply(persisted_state.restore(self.rendezvous, told, self.now, is_running=runs))
 
     def advance(self, seconds: float) -> None:
         """Time passes; processes step, all ranks of a whole world together."""
@@ -173,24 +173,24 @@ class SimulatedJob:
     def apply(self, effects: tuple[Effect, ...]) -> None:
         """Deliver what the coordinator wants done."""
         for effect in effects:
-            if isinstance(effect, Formed):
+            if isinstance(effect, RoundStarted):
                 number = effect.round.number
                 known = self.rounds.setdefault(number, effect.round)
                 assert known == effect.round, f"round {number} was formed twice"
                 ranks = [member.node_rank for member in effect.round.members]
                 assert ranks == sorted(set(ranks)), f"ranks out of order: {ranks}"
                 assert self.limits.min_nodes <= len(ranks) <= self.limits.max_nodes
-            elif isinstance(effect, Answer):
+            elif isinstance(effect, SendReply):
                 self._deliver(effect)
-            elif isinstance(effect, Closed):
+            elif isinstance(effect, JobClosed):
                 self.closed += 1
 
     def describe(self) -> str:
         """For a failed assertion."""
         world = self.rendezvous.world
-        seats = [(seat.member.pod, seat.state.value) for seat in world.seats.values()]
+        seats = [(seat.member.pod, seat.phase.value) for seat in world.member_index.values()]
         told = [(one.pod, one.alive, one.last_round, one.broken) for one in self.launchers]
-        return f"{seats} awaited {world.awaited} of {world.expected}, {world.closed}, {told}"
+        return f"{seats} awaited {world.awaited_ranks} of {world.expected}, {world.closed}, {told}"
 
     def _request(self, launcher: SimulatedLauncher) -> Act:
         member = launcher.member
@@ -205,7 +205,7 @@ class SimulatedJob:
                 "restart",
                 1,
                 "a peer was lost",
-                counts=launcher.counts,
+                consumes_budget=launcher.counts,
             )
             return lambda job, ticket, now: job.failure(failure, ticket, now)
         if launcher.world:
@@ -222,7 +222,7 @@ class SimulatedJob:
         join = JoinRequest(member, "host", 1000 + launcher.rank, launcher.last_round)
         return lambda job, ticket, now: job.join(join, ticket, now)
 
-    def _deliver(self, effect: Answer) -> None:
+    def _deliver(self, effect: SendReply) -> None:
         launcher = next((one for one in self.launchers if one.ticket == effect.ticket), None)
         if launcher is None:
             return
@@ -263,7 +263,7 @@ class SimulatedJob:
             for one in crew:
                 one.step = step
             self.apply(
-                self.rendezvous.observe(number, step, seconds=0.1, at=self.now, now=self.now)
+                self.rendezvous.observe(number, step, seconds=0.1, ended_at=self.now, now=self.now)
             )
             drains = [one.drain_at for one in crew]
             if all(drains) and step >= max(drains):

@@ -13,13 +13,13 @@ import dataclasses
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.api.data import DataPlan, Partition, Progress, Span
-from rover_kf.api.leases import LeaseReply, LeaseRequest, RegisterData, Registered
-from rover_kf.data_sharding.consumed_set import Union
-from rover_kf.data_sharding.dispatcher import Desk
-from rover_kf.data_sharding.interval_set import Ranges
-from rover_kf.data_sharding.lease_terms import Terms
-from rover_kf.data_sharding.worker_view import Holder, Place
+from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
+from rover_kf.api.leases import LeaseReply, LeaseRequest, RegisterData, RegisterReply
+from rover_kf.data_sharding.consumed_set import ConsumedSet
+from rover_kf.data_sharding.dispatcher import ShardDispatcher
+from rover_kf.data_sharding.interval_set import IntervalSet
+from rover_kf.data_sharding.lease_terms import LeaseTerms
+from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 
 MOST_IN_FLIGHT = 12
 
@@ -28,9 +28,9 @@ MOST_IN_FLIGHT = 12
 class Rank:
     """One training process."""
 
-    holder: Holder
-    union: Union
-    pipe: collections.deque[list[Span]] = dataclasses.field(default_factory=collections.deque)
+    holder: LeaseTracker
+    union: ConsumedSet
+    pipe: collections.deque[list[SlotSpan]] = dataclasses.field(default_factory=collections.deque)
     """Batches that are read ahead."""
     alive: bool = True
 
@@ -40,7 +40,7 @@ class Saved:
     """A checkpoint."""
 
     weights: collections.Counter[tuple[int, int]]
-    progress: Progress
+    progress: DataProgress
     aside: set[tuple[int, int]]
 
 
@@ -59,14 +59,14 @@ class SimulatedData:
         self, size: int, shard: int, epochs: int, batch: int, lease_seconds: float | None
     ) -> None:
         self.plan = DataPlan("train", (Partition("", 0, size),), shard, epochs)
-        self.batch, self.terms = batch, Terms(lease_seconds, tries=2, retry_seconds=1.0)
+        self.batch, self.terms = batch, LeaseTerms(lease_seconds, tries=2, retry_seconds=1.0)
         self.now, self.round, self.processes = 0.0, 0, 0
         self.desks = 0
         self.lose_coordinator(0)
         self.weights: collections.Counter[tuple[int, int]] = collections.Counter()
         self.aside: set[tuple[int, int]] = set()
         """Epoch and slot of what was set aside, and reported as that."""
-        self.saved = Saved(self.weights.copy(), Progress(), set())
+        self.saved = Saved(self.weights.copy(), DataProgress(), set())
         self.in_flight: list[tuple[Rank, object]] = []
         self.ranks: list[Rank] = []
         self.judged = 0
@@ -85,9 +85,9 @@ class SimulatedData:
         self.ranks = []
         for number in range(world):
             self.processes += 1
-            union = Union(codec.loads(Progress, codec.dumps(self.saved.progress)))
-            place = Place(self.round, number, world, f"p{self.processes}")
-            holder = Holder(self.plan, place, epoch=union.epoch, shared=False)
+            union = ConsumedSet(codec.loads(DataProgress, codec.dumps(self.saved.progress)))
+            place = WorkerIdentity(self.round, number, world, f"p{self.processes}")
+            holder = LeaseTracker(self.plan, place, epoch=union.epoch, shared=False)
             self.ranks.append(Rank(holder, union))
 
     def act(self, operation: int, number: int, names: tuple[str, ...]) -> None:
@@ -131,9 +131,9 @@ class SimulatedData:
     def prefetch(self, number: int) -> None:
         """A process reads a batch ahead."""
         rank = self.ranks[number % len(self.ranks)]
-        batch: list[Span] = []
+        batch: list[SlotSpan] = []
         while (room := self.batch - sum(span.size for span in batch)) > 0:
-            span = rank.holder.take(room)
+            span = rank.holder.claim(room)
             if span is None:
                 break
             batch.append(span)
@@ -145,14 +145,14 @@ class SimulatedData:
         rank = self.ranks[number % len(self.ranks)]
         if rank.pipe:
             bad, *rest = rank.pipe.popleft()
-            rank.holder.unread(bad, "broken")
-            rank.holder.give_back(rest)
+            rank.holder.report_unreadable(bad, "broken")
+            rank.holder.return_spans(rest)
 
     def leave_loop(self, number: int) -> None:
         """A loop is left: what was read ahead comes again."""
         rank = self.ranks[number % len(self.ranks)]
         rank.pipe.clear()
-        rank.holder.give_back()
+        rank.holder.return_spans()
 
     def step(self, _: int = 0) -> None:
         """All ranks train on what they bring, or turn to the next epoch together."""
@@ -168,15 +168,15 @@ class SimulatedData:
             if all(rank.holder.finished for rank in self.ranks):
                 self._set_aside(self.ranks[0].union)
                 for rank in self.ranks:
-                    rank.union.turn()
-                    rank.holder.turn()
+                    rank.union.next_epoch()
+                    rank.holder.next_epoch()
             return
         epoch = self.ranks[0].union.epoch
-        answers = [rank.union.agree(brought) for rank in self.ranks]
+        answers = [rank.union.accept_batches(brought) for rank in self.ranks]
         assert all(answer == answers[0] for answer in answers)
         for rank, mine, counts in zip(self.ranks, brought, answers[0], strict=True):
             self.judged += not counts
-            rank.holder.used(mine, but=() if counts else rank.union.lacks(mine))
+            rank.holder.mark_used(mine, returned=() if counts else rank.union.missing(mine))
             if counts:
                 self.weights.update((epoch, slot) for s in mine for slot in range(s.begin, s.end))
         assert max(self.weights.values()) == 1
@@ -194,7 +194,7 @@ class SimulatedData:
     def lose_coordinator(self, _: int) -> None:
         """Another one takes its place, and knows nothing."""
         self.desks += 1
-        self.desk = Desk(self.terms, self.terms, name=f"{self.desks}.")
+        self.desk = ShardDispatcher(self.terms, self.terms, name=f"{self.desks}.")
 
     def replace_coordinator(self, _: int) -> None:
         """The same, and what was under way breaks off."""
@@ -228,8 +228,8 @@ class SimulatedData:
             for slot in range(self.plan.partitions[0].end):
                 assert self.weights[epoch, slot] == 1 or (epoch, slot) in self.aside, (epoch, slot)
 
-    def _set_aside(self, union: Union) -> None:
-        for begin, end in Ranges.from_text(union.progress().poison.get("", "")):
+    def _set_aside(self, union: ConsumedSet) -> None:
+        for begin, end in IntervalSet.from_text(union.progress().poison.get("", "")):
             self.aside |= {(union.epoch, slot) for slot in range(begin, end)}
 
     def _is_over(self, rank: Rank) -> bool:
@@ -246,16 +246,18 @@ class SimulatedData:
                 told = codec.loads(RegisterData, codec.dumps(message))
                 reply: object = self.desk.register(told, self.now)
             elif isinstance(message, LeaseRequest):
-                reply = self.desk.ask(codec.loads(LeaseRequest, codec.dumps(message)), self.now)
+                reply = self.desk.handle_request(
+                    codec.loads(LeaseRequest, codec.dumps(message)), self.now
+                )
             elif isinstance(message, LeaseReply):
                 if rank.alive:
-                    rank.holder.absorb(message)
-                    rank.union.aside(rank.holder.poison)
+                    rank.holder.on_reply(message)
+                    rank.union.add_poison(rank.holder.poison)
                 return
             else:
-                assert isinstance(message, Registered)
+                assert isinstance(message, RegisterReply)
                 if rank.alive:
-                    rank.holder.knows(message)
+                    rank.holder.on_registered(message)
                 return
         except errors.Conflict:
             return  # of another round, or late

@@ -7,10 +7,10 @@ Workers crash and come again alone; when the first one does, the model goes back
 
 from __future__ import annotations
 
-from rover_kf.api.data import Progress
-from rover_kf.data_sharding.consumed_set import Union
-from rover_kf.data_sharding.ledger import Ledger
-from rover_kf.data_sharding.worker_view import Holder, Place
+from rover_kf.api.data import DataProgress
+from rover_kf.data_sharding.consumed_set import ConsumedSet
+from rover_kf.data_sharding.ledger import LeaseLedger
+from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 from tests.support.simulated.leased_data import Rank, Saved, SimulatedData
 
 WORKERS = 3
@@ -26,10 +26,10 @@ class SimulatedShared(SimulatedData):
 
     def _process(self, number: int) -> Rank:
         self.processes += 1
-        place = Place(1, number, WORKERS, f"p{self.processes}")
-        progress = self.saved.progress if number == 0 else Progress()
-        holder = Holder(self.plan, place, epoch=progress.epoch, shared=True)
-        return Rank(holder, Union(progress))
+        place = WorkerIdentity(1, number, WORKERS, f"p{self.processes}")
+        progress = self.saved.progress if number == 0 else DataProgress()
+        holder = LeaseTracker(self.plan, place, epoch=progress.epoch, shared=True)
+        return Rank(holder, ConsumedSet(progress))
 
     def step(self, number: int = 0) -> None:
         """One worker trains on a batch; the model has it at once, unless it is being restored."""
@@ -42,13 +42,13 @@ class SimulatedShared(SimulatedData):
             batch = rank.pipe.popleft()
             epoch = rank.holder.epoch
             self.weights.update((epoch, s) for span in batch for s in range(span.begin, span.end))
-            rank.holder.used(batch)
+            rank.holder.mark_used(batch)
             if epoch == rank.union.epoch:
-                rank.union.agree([batch])
+                rank.union.accept_batches([batch])
         elif rank.holder.finished and not self._is_over(rank):
             self._set_aside(rank.union)
-            rank.union.turn()
-            rank.holder.turn()
+            rank.union.next_epoch()
+            rank.holder.next_epoch()
 
     def save(self, _: int) -> None:
         """The first worker asks for the progress, then the model is saved."""
@@ -57,7 +57,9 @@ class SimulatedShared(SimulatedData):
             return
         progress = ledger.progress()
         if self.ranks[0].union.epoch == progress.epoch:
-            self.ranks[0].union = Union.of([progress, self.ranks[0].union.progress()])
+            self.ranks[0].union = ConsumedSet.from_progress(
+                [progress, self.ranks[0].union.progress()]
+            )
             self.lent = sum(self._held(rank) for rank in self.ranks)
             self.saved = Saved(self.weights.copy(), progress, {*self.aside})
 
@@ -80,17 +82,17 @@ class SimulatedShared(SimulatedData):
             # What is on its way to the others' loops is used, and lent anew.
             self.repeats += held
 
-    def _ledger(self) -> Ledger | None:
+    def _ledger(self) -> LeaseLedger | None:
         counter = self.desk.counters.get("train")
         return counter.ledger if counter else None
 
     def _held(self, rank: Rank) -> int:
         """Slots that are lent to it, as it or the ledger knows."""
-        told = sum(span.size for span in rank.holder.registration(Progress()).held)
+        told = sum(span.size for span in rank.holder.registration(DataProgress()).held)
         ledger = self._ledger()
         if ledger is None:
             return told
-        account = ledger.workers.get(rank.holder.place.worker)
+        account = ledger.workers.get(rank.holder.identity.worker)
         return max(told, account.outstanding if account else 0)
 
     def check(self) -> None:

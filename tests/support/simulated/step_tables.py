@@ -8,7 +8,7 @@ import csv
 import itertools
 import pathlib
 
-from rover_kf.simulation.step_time_tables import Row, StepTable
+from rover_kf.simulation.step_time_tables import StepTable, StepTimeRow
 
 PER_NODE, NODES, BATCHES = 4, 4, (8, 16, 32, 64)
 
@@ -26,7 +26,7 @@ def rows(**law):
             for batch in BATCHES:
                 whole = step_seconds(hosts, ranks, batch, **law)
                 sync = whole - step_seconds(1, 1, batch, **law)
-                found.append(Row(hosts, ranks, float(batch), whole, sync, placement))
+                found.append(StepTimeRow(hosts, ranks, float(batch), whole, sync, placement))
     return found
 
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from rover_kf.checkpoint.format import snapshot, tensor_layout
-from rover_kf.checkpoint.format.manifest import Folder, Manifest
-from rover_kf.checkpoint.format.tensor_layout import Kinds, Piece
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
+from rover_kf.checkpoint.format.tensor_layout import TensorLayout, TensorShard
 from rover_kf.checkpoint.resharding import write_shares
 from rover_kf.checkpoint.storage.storage_protocol import Storage
 from rover_kf.trainer.state import flatten as states
-from rover_kf.trainer.state.flatten import Parts
+from rover_kf.trainer.state.flatten import FlatState
 from tests.support.pods import trainer_slot
 
 
@@ -28,7 +28,7 @@ def store(
     replicated: bool = True,
     saved_at: float = 0.0,
     metrics: Mapping[str, float] | None = None,
-) -> Folder:
+) -> CheckpointFolder:
     """Write a checkpoint.
 
     Args:
@@ -43,9 +43,9 @@ def store(
     """
     folder, files = storage.folder(step, generation), []
     for rank, content in enumerate(ranks):
-        parts = states.take_apart(content, replicated=replicated)
+        parts = states.flatten(content, replicated=replicated)
         slot = memoryview(trainer_slot.written(_cut(parts, sharded, rank, len(ranks))))
-        share = write_shares.share(snapshot.read(slot), rank, len(ranks))
+        share = write_shares.plan_share(snapshot.read(slot), rank, len(ranks))
         pieces = [memoryview(share.header), *(slot[begin:end] for begin, end in share.ranges)]
         files.append(storage.write_rank(folder, rank, pieces, share.length))
     return storage.write_manifest(
@@ -62,18 +62,18 @@ def store(
     )
 
 
-def _cut(parts: Parts, sharded: frozenset[str], rank: int, world_size: int) -> Parts:
+def _cut(parts: FlatState, sharded: frozenset[str], rank: int, world_size: int) -> FlatState:
     tensors = dict(parts.tensors)
-    held = tensor_layout.kinds_of(snapshot.Snapshot({}, parts.metadata, 0))
+    held = tensor_layout.read_tensor_layout(snapshot.Snapshot({}, parts.metadata, 0))
     pieces = {}
     for name in sharded:
         whole = tensors[name]
         rows = -(-whole.shape[0] // world_size)
         begin = min(rank * rows, whole.shape[0])
         tensors[name] = whole[begin : begin + rows]
-        pieces[name] = Piece(tuple(whole.shape), (begin, *(0 for _ in whole.shape[1:])))
-    told = Kinds(held.own - sharded, pieces).to_text()
-    return Parts(tensors, {**parts.metadata, tensor_layout.KEY: told})
+        pieces[name] = TensorShard(tuple(whole.shape), (begin, *(0 for _ in whole.shape[1:])))
+    told = TensorLayout(held.rank_local - sharded, pieces).to_text()
+    return FlatState(tensors, {**parts.metadata, tensor_layout.LAYOUT_KEY: told})
 
 
 def training(seed: int = 0, *, rank: int = 0, lr: float = 1e-3) -> dict[str, object]:

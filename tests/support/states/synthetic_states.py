@@ -12,10 +12,10 @@ import functools
 import json
 import random
 
-from rover_kf.api.checkpoints import Wanted
+from rover_kf.api.checkpoints import RequestedBoxes
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.snapshot import Entry
-from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece
+from rover_kf.checkpoint.format.tensor_layout import LAYOUT_KEY, TensorLayout, TensorShard
 
 FORMS = ("replicated", "sharded", "own")
 """DDP: the same on all ranks, cut on storage. FSDP2: in pieces. Neither: each rank for itself."""
@@ -49,11 +49,11 @@ class Form:
         each = self.all_rows // self.world_size
         return rank * each, each
 
-    def wanted(self, rank: int) -> tuple[Wanted, ...]:
+    def wanted(self, rank: int) -> tuple[RequestedBoxes, ...]:
         """What a training process asks for."""
         begin, count = self.rows(rank)
         shape = (self.all_rows, _COLUMNS)
-        asked = Wanted(shape, (begin, 0), (count, _COLUMNS), ("large",))
+        asked = RequestedBoxes(shape, (begin, 0), (count, _COLUMNS), ("large",))
         return (asked,) if self.pieces else ()
 
     def tensors(self, step: int, round_: int, rank: int) -> dict[str, bytes]:
@@ -77,14 +77,16 @@ class Form:
             Entry("small", "F32", (10,), 4),
             Entry("generator", "U8", (24,), 1),
         ]
-        pieces = {"large": Piece((self.all_rows, _COLUMNS), (begin, 0))} if self.pieces else {}
+        pieces = (
+            {"large": TensorShard((self.all_rows, _COLUMNS), (begin, 0))} if self.pieces else {}
+        )
         metadata = {"rover.state": json.dumps([step, round_])}
         if self.kind != "own":
-            metadata[KEY] = Kinds(frozenset({"generator"}), pieces).to_text()
+            metadata[LAYOUT_KEY] = TensorLayout(frozenset({"generator"}), pieces).to_text()
         layout = snapshot.plan(entries, metadata)
         head = snapshot.header(layout, metadata)
         assert head is not None
-        return head + b"".join(found[place.entry.name] for place in layout.placed)
+        return head + b"".join(found[place.entry.name] for place in layout.tensors)
 
     def check(self, data: bytes, step: int, rank: int) -> int:
         """Compare every byte of a rank's restored snapshot; the round that made it."""

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from rover_kf import ElasticDataLoader, TableRows
 from rover_kf.api import codec, names
-from rover_kf.api.status import Acknowledged, ScaleRequest
+from rover_kf.api.status import Ack, ScaleRequest
 from tests.support.pods.launcher_pods import Job, kill
 
 TRAINING = """
@@ -134,4 +134,4 @@ def kill_some(job: Job, *pods: int) -> float:
 
 def scale(job: Job, count: int) -> bool:
     """Ask the coordinator for so many pods."""
-    return codec.loads(Acknowledged, job.ask(names.PATH_SCALE, ScaleRequest(count, "test"))).done
+    return codec.loads(Ack, job.ask(names.PATH_SCALE, ScaleRequest(count, "test"))).done

@@ -74,8 +74,8 @@ def test_a_newer_writer_may_add_a_field():
     ],
 )
 def test_what_is_no_message_is_refused_with_its_place(data, place):
-    """Wrong bytes raise MessageError naming where and what was expected."""
-    with pytest.raises(errors.MessageError, match=place.replace("[", r"\[")):
+    """Wrong bytes raise ProtocolError naming where and what was expected."""
+    with pytest.raises(errors.ProtocolError, match=place.replace("[", r"\[")):
         codec.loads(status.ScaleRequest, data)
 
 
@@ -87,15 +87,15 @@ def test_the_place_of_a_wrong_leaf_is_its_path():
         "round": 1,
         "samples": [{"step": 1, "ended_at": 0, "seconds": "x"}],
     }
-    with pytest.raises(errors.MessageError, match=r"StepReport\.samples\[0\]\.seconds"):
+    with pytest.raises(errors.ProtocolError, match=r"StepReport\.samples\[0\]\.seconds"):
         codec.decode(samples.StepReport, data)
 
 
 def test_values_without_a_place_in_a_message_are_refused():
     """Nothing is turned into a string silently, and NaN never reaches a wire."""
-    with pytest.raises(errors.MessageError, match="set"):
+    with pytest.raises(errors.ProtocolError, match="set"):
         codec.encode({"a": {1, 2}})
-    with pytest.raises(errors.MessageError, match="cannot be sent"):
+    with pytest.raises(errors.ProtocolError, match="cannot be sent"):
         codec.dumps(float("nan"))
 
 

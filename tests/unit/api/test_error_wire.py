@@ -19,8 +19,8 @@ CLASSES = [
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_every_error_arrives_as_it_was(cls):
     """Class and message survive, also of classes that build their message from facts."""
-    body = error_wire.to_bytes(cls.__name__, "the disk is full: /x")
-    found = error_wire.from_bytes(507, body, unreadable=errors.SidecarUnavailable)
+    body = error_wire.encode_error(cls.__name__, "the disk is full: /x")
+    found = error_wire.decode_error(507, body, unreadable=errors.SidecarUnavailable)
     assert type(found) is cls
     assert str(found) == "the disk is full: /x"
 
@@ -31,7 +31,7 @@ def test_every_error_arrives_as_it_was(cls):
 )
 def test_what_is_no_refusal_is_told_with_its_status(body):
     """Another program's answer becomes the class that the caller gave, with what it said."""
-    found = error_wire.from_bytes(502, body, unreadable=errors.ClusterUnavailable)
+    found = error_wire.decode_error(502, body, unreadable=errors.ClusterUnavailable)
     assert type(found) is errors.ClusterUnavailable
     assert "502" in str(found)
 
@@ -39,8 +39,8 @@ def test_what_is_no_refusal_is_told_with_its_status(body):
 @pytest.mark.parametrize("kind", ["annotations", "SystemExit", "NewerError", "__doc__"])
 def test_a_class_that_is_not_ours_is_no_class(kind):
     """A name from the wire picks an error of the tree or none at all."""
-    found = error_wire.from_bytes(
-        500, error_wire.to_bytes(kind, "why"), unreadable=errors.ClusterUnavailable
+    found = error_wire.decode_error(
+        500, error_wire.encode_error(kind, "why"), unreadable=errors.ClusterUnavailable
     )
     assert type(found) is errors.RoverError
     assert str(found) == f"{kind}: why"

@@ -43,7 +43,7 @@ def test_the_newest_events_leave_room_for_a_window():
     status = dataclasses.replace(BARE, windows=(window(1), window(2)), events=events)
     text = final_status.pack(status)
     found = final_status.unpack(text, "it")
-    assert len(text.encode()) <= termination_log.MOST_BYTES
+    assert len(text.encode()) <= termination_log.MAX_BYTES
     assert found.windows
     assert found.events == events[len(events) - len(found.events) :] != ()
 
@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_left_out(windows):
     )
     text = final_status.pack(status)
     found = final_status.unpack(text, "it")
-    assert len(text.encode()) <= termination_log.MOST_BYTES
+    assert len(text.encode()) <= termination_log.MAX_BYTES
     assert (found.step, found.goodput, found.data) == (100, status.goodput, ())
     assert found.verdict == "é" * 200
     assert found.windows == status.windows[len(status.windows) - len(found.windows) :]

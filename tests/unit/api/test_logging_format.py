@@ -24,7 +24,14 @@ def line(form, message, *args, **context):
 def test_a_line_says_whose_it_is():
     """A sidecar's context, the rank and the job that the message speaks of, a time that sorts."""
     told = json.loads(
-        line(logging_format.JsonLines, "rank %d: step %d lost", 3, 40, job="digits", pod="digits-0")
+        line(
+            logging_format.JsonFormatter,
+            "rank %d: step %d lost",
+            3,
+            40,
+            job="digits",
+            pod="digits-0",
+        )
     )
     assert told.pop("time").endswith("Z")
     assert told == {
@@ -36,27 +43,27 @@ def test_a_line_says_whose_it_is():
         "rank": 3,
     }
     key = JobKey("team", "digits", "TFJob")
-    of_job = json.loads(line(logging_format.JsonLines, "%s: away: %s", key, "no route"))
+    of_job = json.loads(line(logging_format.JsonFormatter, "%s: away: %s", key, "no route"))
     assert (of_job["namespace"], of_job["job"], of_job["kind"]) == ("team", "digits", "TFJob")
     assert "rank" not in of_job
 
 
 def test_no_message_breaks_out_of_its_line():
     """Line ends and quotes are inside the one object, and so is a traceback."""
-    told = line(logging_format.JsonLines, "%s", 'a\n{"level": "ERROR"}\r\u2028')
+    told = line(logging_format.JsonFormatter, "%s", 'a\n{"level": "ERROR"}\r\u2028')
     assert len(told.split("\n")) == 1
     assert json.loads(told)["message"] == 'a\n{"level": "ERROR"}\r\u2028'
     try:
         pathlib.Path("/nowhere/at/all").read_text()
     except OSError:
         record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "away", None, sys.exc_info())
-    found = json.loads(logging_format.JsonLines({}).format(record))
+    found = json.loads(logging_format.JsonFormatter({}).format(record))
     assert "FileNotFoundError: " in found["exception"]
 
 
 def test_text_has_the_same_context():
     """In front of the message; a per cent sign in a value is just that."""
-    told = line(logging_format.TextLines, "rank %d", 1, job="d%s", pod="p-0")
+    told = line(logging_format.TextFormatter, "rank %d", 1, job="d%s", pod="p-0")
     assert told.endswith(" WARNING job=d%s pod=p-0 rank 1")
 
 
@@ -64,8 +71,8 @@ def test_text_has_the_same_context():
 def test_a_process_logs_so(form):
     """The root logger, in a process of its own; nothing but its lines is on the stream."""
     program = (
-        "import logging, sys; from rover_kf.api import log_lines\n"
-        "log_lines.configure(sys.argv[1], job='digits', pod='')\n"
+        "import logging, sys; from rover_kf.api import logging_format\n"
+        "logging_format.configure(sys.argv[1], job='digits', pod='')\n"
         "logging.getLogger('any').info('rank 2 is here')"
     )
     done = subprocess.run(

@@ -6,29 +6,29 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.checkpoints import Durable, GivenUp
+from rover_kf.api.checkpoints import PersistAborted, RankPersisted
 from rover_kf.checkpoint import commit
-from rover_kf.checkpoint.commit import Ledger
+from rover_kf.checkpoint.commit import CommitLog
 from rover_kf.checkpoint.format import manifest
-from rover_kf.checkpoint.format.manifest import Folder
+from rover_kf.checkpoint.format.manifest import CheckpointFolder
 from rover_kf.checkpoint.storage import retention
 
-BASE = Durable(
+BASE = RankPersisted(
     pod="p",
     rank=0, world_size=2, round=3, step=10, replicated=False, file="rank-00000.safetensors",
     file_bytes=5, checksum=1,
 )  # fmt: skip
 
 
-def _report(ledger: Ledger, **changes: object) -> commit.Verdict:
+def _report(ledger: CommitLog, **changes: object) -> commit.CommitOutcome:
     return commit.report(ledger, dataclasses.replace(BASE, **changes), now=7.0)
 
 
 def test_a_step_is_complete_with_the_last_rank():
     """Nothing is committed before every rank reported; then the manifest names all files."""
-    first = _report(Ledger(), rank=1, file="rank-00001.safetensors", checksum=2)
+    first = _report(CommitLog(), rank=1, file="rank-00001.safetensors", checksum=2)
     assert (first.accepted, first.manifest) == (True, None)
-    last = _report(first.ledger)
+    last = _report(first.log)
     assert last.manifest is not None
     assert [(file.rank, file.checksum) for file in last.manifest.files] == [(0, 1), (1, 2)]
     assert (last.manifest.step, last.manifest.generation, last.manifest.saved_at) == (10, 3, 7.0)
@@ -36,7 +36,7 @@ def test_a_step_is_complete_with_the_last_rank():
 
 def test_a_manifest_says_which_worlds_it_fits():
     """What ranks hold alike or in pieces fits any world, what each has of its own only the same."""
-    verdict = _report(Ledger(), world_size=1)
+    verdict = _report(CommitLog(), world_size=1)
     assert verdict.manifest is not None
     separate = verdict.manifest
     assert [separate.fits(size) for size in (1, 2)] == [True, False]
@@ -46,17 +46,17 @@ def test_a_manifest_says_which_worlds_it_fits():
 
 def test_a_rank_that_reports_twice_does_not_stand_for_two():
     """A duplicate replaces the report before; it completes nothing."""
-    verdict = _report(_report(Ledger()).ledger, checksum=9)
+    verdict = _report(_report(CommitLog()).log, checksum=9)
     assert verdict.manifest is None
-    last = _report(verdict.ledger, rank=1)
+    last = _report(verdict.log, rank=1)
     assert last.manifest is not None
     assert last.manifest.files[0].checksum == 9
 
 
 def test_late_and_stale_reports_are_refused_with_the_reason():
     """Of a step behind the committed one, or of a round that is over."""
-    done = _report(_report(Ledger()).ledger, rank=1)
-    ledger = commit.commit(done.ledger, done.manifest)
+    done = _report(_report(CommitLog()).log, rank=1)
+    ledger = commit.commit(done.log, done.manifest)
     assert not _report(ledger, step=9).accepted
     assert "late" in _report(ledger).reason
     assert _report(ledger, step=11).accepted
@@ -67,26 +67,26 @@ def test_late_and_stale_reports_are_refused_with_the_reason():
 
 def test_a_new_round_forgets_unfinished_steps():
     """A report of the old round and one of the new one never complete a step together."""
-    ledger = commit.begin_round(_report(Ledger()).ledger, 4)
+    ledger = commit.begin_round(_report(CommitLog()).log, 4)
     assert _report(ledger, rank=1, round=4).manifest is None
     assert commit.begin_round(ledger, 3) == ledger
 
 
 def test_ranks_of_different_worlds_do_not_mix():
     """A report that names another world size is refused, as is a rank outside its world."""
-    ledger = _report(Ledger()).ledger
+    ledger = _report(CommitLog()).log
     assert "another state" in _report(ledger, rank=2, world_size=3).reason
     assert "another state" in _report(ledger, rank=1, course=9).reason
-    for change in ({"common": 9}, {"pieces": True}, {"replicated": True}):
+    for change in ({"replicated_crc": 9}, {"pieces": True}, {"replicated": True}):
         told = _report(ledger, rank=1, **change)
-        assert told.unlike
+        assert told.is_mismatch
         assert "the same objects on every rank" in told.reason
     assert "not in a world" in _report(ledger, rank=2).reason
 
 
-def _folders(*keys: tuple[int, int]) -> list[Folder]:
+def _folders(*keys: tuple[int, int]) -> list[CheckpointFolder]:
     return [
-        Folder(generation, step, manifest.folder_name(step, generation))
+        CheckpointFolder(generation, step, manifest.folder_name(step, generation))
         for generation, step in keys
     ]
 
@@ -95,21 +95,21 @@ def test_retention_keeps_the_newest_good_ones():
     """Older good ones go; unfinished ones of this round that are being written stay."""
     folders = _folders((1, 10), (1, 20), (2, 15), (2, 30), (2, 40))
     good = folders[:4]
-    gone = retention.doomed(folders, good, keep=2, generation=2)
+    gone = retention.deletable(folders, good, keep=2, generation=2)
     assert [(f.generation, f.step) for f in gone] == [(1, 10), (1, 20)]
 
 
 def test_retention_never_removes_the_last_good_one():
     """Also with keep=0, and with damaged ones of a higher step or an older generation around."""
     folders = _folders((1, 10), (1, 90), (2, 5))
-    assert retention.doomed(folders, [folders[2]], keep=0, generation=2) == tuple(folders[:2])
-    assert retention.doomed(folders, [], keep=3, generation=9) == ()
+    assert retention.deletable(folders, [folders[2]], keep=0, generation=2) == tuple(folders[:2])
+    assert retention.deletable(folders, [], keep=3, generation=9) == ()
 
 
 def test_leftovers_of_older_rounds_are_collected():
     """A folder without a manifest goes once nobody can be writing it."""
     folders = _folders((1, 99), (2, 10), (2, 20), (2, 30), (3, 1))
-    gone = retention.doomed(folders, [folders[2]], keep=3, generation=2)
+    gone = retention.deletable(folders, [folders[2]], keep=3, generation=2)
     assert [(f.generation, f.step) for f in gone] == [(1, 99), (2, 10)]
 
 
@@ -118,31 +118,31 @@ def test_what_was_given_up_is_collected_where_nothing_is_good():
     stays, and so does what an older round left."""
     folders = _folders((1, 10), (2, 10), (2, 20), (2, 30), (2, 40))
     unfinished = [folders[index] for index in (0, 1, 3, 4)]
-    gone = retention.doomed(folders, [], unfinished, keep=3, generation=2, below=40)
+    gone = retention.deletable(folders, [], unfinished, keep=3, generation=2, below=40)
     assert [(f.generation, f.step) for f in gone] == [(2, 10), (2, 30)]
-    gone = retention.doomed(folders, [folders[1]], unfinished, keep=3, generation=2, below=40)
+    gone = retention.deletable(folders, [folders[1]], unfinished, keep=3, generation=2, below=40)
     assert [(f.generation, f.step) for f in gone] == [(1, 10), (2, 30)]
 
 
 def test_all_have_come_to_a_step_that_they_report_or_give_up():
     """Of the newest step that was given up; in a world of unknown size nobody can tell."""
-    told = GivenUp("p", 1, 3, 10, "full", 5.0, ranks=2)
-    ledger = commit.give_up(Ledger(), told)
-    assert not commit.have_all_come(ledger, told)
-    assert commit.have_all_come(_report(ledger).ledger, told)
+    told = PersistAborted("p", 1, 3, 10, "full", 5.0, ranks=2)
+    ledger = commit.record_abort(CommitLog(), told)
+    assert not commit.all_ranks_done(ledger, told)
+    assert commit.all_ranks_done(_report(ledger).log, told)
     other = dataclasses.replace(told, rank=0)
-    assert commit.have_all_come(commit.give_up(ledger, other), other)
+    assert commit.all_ranks_done(commit.record_abort(ledger, other), other)
     newer = dataclasses.replace(other, step=11)
-    assert not commit.have_all_come(commit.give_up(ledger, newer), newer)
+    assert not commit.all_ranks_done(commit.record_abort(ledger, newer), newer)
     unknown = dataclasses.replace(told, ranks=0)
-    assert not commit.have_all_come(commit.give_up(_report(ledger).ledger, unknown), unknown)
+    assert not commit.all_ranks_done(commit.record_abort(_report(ledger).log, unknown), unknown)
 
 
-def _reports(*ranks: int) -> commit.Verdict:
+def _reports(*ranks: int) -> commit.CommitOutcome:
     """Of a world whose ranks' files have so many ranks' shares each."""
-    verdict = commit.Verdict(Ledger(), accepted=True)
+    verdict = commit.CommitOutcome(CommitLog(), accepted=True)
     for rank, count in enumerate(ranks):
-        verdict = _report(verdict.ledger, rank=rank, world_size=len(ranks), ranks=count)
+        verdict = _report(verdict.log, rank=rank, world_size=len(ranks), ranks=count)
     return verdict
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api import codec
-from rover_kf.api.replica_checks import ReplicaDigest, TensorSum
+from rover_kf.api.replica_checks import ReplicaDigest, TensorChecksum
 from rover_kf.checkpoint import divergence
 from rover_kf.coordinator import replica_comparison
 from rover_kf.sidecar.http import app
@@ -19,8 +19,8 @@ ranks = st.dictionaries(st.integers(0, 40), st.integers(0, 3), min_size=1, max_s
 states = st.dictionaries(st.text(min_size=1, max_size=8), st.integers(0, 1), max_size=12)
 
 
-def _sums(state: dict[str, int]) -> tuple[TensorSum, ...]:
-    return tuple(TensorSum(name, value) for name, value in state.items())
+def _sums(state: dict[str, int]) -> tuple[TensorChecksum, ...]:
+    return tuple(TensorChecksum(name, value) for name, value in state.items())
 
 
 @settings(deadline=None)
@@ -28,7 +28,7 @@ def _sums(state: dict[str, int]) -> tuple[TensorSum, ...]:
 def test_ranks_are_suspects_unless_they_hold_what_most_hold(held):
     """Each rank is in one group with its equals; the largest group is right if it is one of two or
     more ranks and the only one of its size; else nobody is."""
-    found = divergence.divide(held)
+    found = divergence.group_by_digest(held)
     assert sorted(rank for group in found.groups for rank in group) == sorted(held)
     assert [len({held[rank] for rank in group}) for group in found.groups] == [1] * len(
         found.groups
@@ -36,11 +36,11 @@ def test_ranks_are_suspects_unless_they_hold_what_most_hold(held):
     sizes = collections.Counter(held.values()).most_common()
     value, most = sizes[0]
     decided = most > 1 and (len(sizes) == 1 or sizes[1][1] < most)
-    assert found.is_decided == decided
-    assert found.is_one == (len(sizes) == 1)
+    assert found.has_plurality == decided
+    assert found.is_unanimous == (len(sizes) == 1)
     right = [rank for rank in held if decided and held[rank] == value]
     assert found.suspects == tuple(sorted(set(held) - set(right)))
-    assert len({held[rank] for rank in found.witnesses}) == len(found.witnesses)
+    assert len({held[rank] for rank in found.representatives}) == len(found.representatives)
 
 
 @settings(deadline=None)
@@ -48,38 +48,38 @@ def test_ranks_are_suspects_unless_they_hold_what_most_hold(held):
 def test_tensors_are_named_where_listings_differ(first, others):
     """Exactly those of another checksum than in the first listing, or that one of the two lacks;
     without one the digests are the same."""
-    named = divergence.differing([_sums(first), *map(_sums, others)])
+    named = divergence.differing_names([_sums(first), *map(_sums, others)])
     names = {name for other in others for name in {*first, *other}}
     expected = {n for n in names for other in others if first.get(n) != other.get(n)}
     assert len(named) == len(set(named))
     assert set(named) == expected
     same_order = [{name: state[name] for name in sorted(state)} for state in (first, *others)]
-    digests = {divergence.digest(_sums(state)) for state in same_order}
+    digests = {divergence.combine_digests(_sums(state)) for state in same_order}
     assert (len(digests) == 1) == (not expected)
 
 
 def test_a_listing_is_bounded():
     """However many tensors of however long names there are, the message fits, and a tensor that
     differs shows in it."""
-    names = [f"{'é' * 300}.{index}" for index in range(3 * divergence.MOST_LISTED - 1)]
-    sums = [TensorSum(name, 2**32 - 1) for name in names]
-    odd = [*sums[:5000], TensorSum(names[5000], 7), *sums[5001:]]
-    listings = [divergence.listed(sums), divergence.listed(odd)]
+    names = [f"{'é' * 300}.{index}" for index in range(3 * divergence.MAX_LISTED - 1)]
+    sums = [TensorChecksum(name, 2**32 - 1) for name in names]
+    odd = [*sums[:5000], TensorChecksum(names[5000], 7), *sums[5001:]]
+    listings = [divergence.condense_listing(sums), divergence.condense_listing(odd)]
     told = ReplicaDigest("p" * 253, 0, 2, 1, 100, len(sums), 0, listings[0])
     size = len(codec.dumps(told))
     print(f"{len(sums)} tensors: {len(listings[0])} entries, {size} bytes")
-    assert len(listings[0]) == divergence.MOST_LISTED
-    assert size < app.LONGEST_BODY
-    (named,) = divergence.differing(listings)
+    assert len(listings[0]) == divergence.MAX_LISTED
+    assert size < app.MAX_BODY_BYTES
+    (named,) = divergence.differing_names(listings)
     assert named.startswith("…é")
     assert named.endswith(f".{5000 // 3 * 3} or the 2 after it")
-    assert divergence.listed(()) == ()
+    assert divergence.condense_listing(()) == ()
 
 
 def _text(held: dict[int, int], **changes: object) -> str:
     pods = {rank: f"pod-{rank}" for rank in held}
     facts = {"pods": pods, "tensors": ("model.w",), "count": 9, "equal_step": None, **changes}
-    return replica_comparison.of(500, divergence.divide(held), **facts)
+    return replica_comparison.mismatch_message(500, divergence.group_by_digest(held), **facts)
 
 
 def test_the_minority_is_named():

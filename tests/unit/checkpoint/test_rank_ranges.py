@@ -21,4 +21,4 @@ from rover_kf.checkpoint import rank_ranges
 )
 def test_ranks_in_a_row_are_told_by_their_ends(ranks, shown):
     """And of many that are not, the first ones."""
-    assert rank_ranges.shown(tuple(ranks)) == shown
+    assert rank_ranges.format_ranks(tuple(ranks)) == shown

@@ -157,16 +157,18 @@ def test_every_type_is_measured_as_torch_measures_it(dtype):
         distance = (left.to(wide) - right.to(wide)).abs()
         finite = distance[distance.isfinite()]
         assert found.not_finite == len(distance) - len(finite)
-        assert found.largest == pytest.approx(float(finite.max()), rel=1e-15)
+        assert found.max_difference == pytest.approx(float(finite.max()), rel=1e-15)
     else:
         pairs = zip(left.tolist(), right.tolist(), strict=True)
-        assert found.largest == float(max(abs(x - y) for x, y in pairs))
+        assert found.max_difference == float(max(abs(x - y) for x, y in pairs))
 
 
 def test_a_type_without_meaning_is_compared_by_its_bits():
     """Counted, not measured."""
     found = tensor_diff.compare(memoryview(b"abcdef"), memoryview(b"abcxef"), "something", 3)
-    assert found == tensor_diff.Comparison(elements=2, differing=1, largest=None, not_finite=0)
+    assert found == tensor_diff.TensorComparison(
+        elements=2, differing=1, max_difference=None, not_finite=0
+    )
 
 
 def test_memory_does_not_grow_with_the_state(tmp_path, monkeypatch):
@@ -176,13 +178,13 @@ def test_memory_does_not_grow_with_the_state(tmp_path, monkeypatch):
     state["last"] = torch.zeros(1)
     a = stored_states.store(storage, 1, [state])
     b = stored_states.store(storage, 2, [state | {"last": torch.ones(1)}] * 2)
-    small = functools.partial(tensor_reader.batches, most=1 << 20)
+    small = functools.partial(tensor_reader.batch_tensors, max_bytes=1 << 20)
     monkeypatch.setattr(checkpoint_tools_diff, "batches", small)
     opened = [open_state(storage, folder) for folder in (a, b)]
-    total = opened[0].made.length
+    total = opened[0].assembly.length
     tracemalloc.start()
     try:
-        found = list(checkpoint_tools_diff.differences(*opened))
+        found = list(checkpoint_tools_diff.diff_states(*opened))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -23,11 +23,11 @@ import pytest
 import torch
 
 from rover_kf.checkpoint.format import manifest
-from rover_kf.checkpoint.format.tensor_layout import kinds_of
+from rover_kf.checkpoint.format.tensor_layout import read_tensor_layout
 from rover_kf.checkpoint.storage import directory
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.factory import open_storage
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 from rover_kf.checkpoint_tools import consolidated_state
 from tests.support.servers.object_server import object_server, offer
 from tests.support.states import stored_states
@@ -164,8 +164,8 @@ def test_show_describes_the_whole_state(three, call):
 @pytest.mark.parametrize("words", [(), ("--json",)])
 def test_show_reads_whose_tensors_are_a_few_times(three, call, monkeypatch, words):
     """Not once for each tensor: of thousands it is a long text."""
-    read = mock.Mock(wraps=kinds_of)
-    monkeypatch.setattr(consolidated_state, "kinds_of", read)
+    read = mock.Mock(wraps=read_tensor_layout)
+    monkeypatch.setattr(consolidated_state, "read_tensor_layout", read)
     code, out, _ = call("show", three.path, *words)
     assert (code, out.count("exp_avg_sq"), read.call_count < 9) == (0, 6, True)
 
@@ -289,7 +289,7 @@ def test_rm_keeps_what_the_job_needs(job, call):
     """Not the newest good one, not what may be being written, not the last resort, but by force."""
     code, _, err = call("rm", job.path, 1, 3)
     assert (code, f"{THIRD} is the newest good checkpoint" in err) == (2, True)
-    assert len(job.storage.whole()) == 3
+    assert len(job.storage.complete_folders()) == 3
     truncate(job.folder(3, 2) / "rank-00000.safetensors")
     assert f"{SECOND} is the newest good" in call("rm", job.path, 2)[2]
     code, out, _ = call("rm", job.path, THIRD)
@@ -309,7 +309,7 @@ def test_rm_keeps_an_older_one_where_the_newest_is_damaged(job, call):
     flip(job.folder(3, 2) / "rank-00001.safetensors")
     code, _, err = call("rm", job.path, 2, 1)
     assert (code, f"{SECOND} is the newest good checkpoint" in err) == (2, True)
-    assert len(job.storage.whole()) == 3
+    assert len(job.storage.complete_folders()) == 3
     assert call("rm", job.path, 3, 1)[0] == 0
     flip(job.folder(2) / "rank-00002.safetensors")
     assert "a damaged one may be all that is left" in call("rm", job.path, 2)[2]
@@ -319,7 +319,7 @@ def test_rm_keeps_an_older_one_where_the_newest_is_damaged(job, call):
 def test_rm_of_what_is_not_there_removes_nothing(job, call):
     """One wrong word among good ones; no word at all."""
     code, _, err = call("rm", job.path, 1, 9)
-    assert (code, "no checkpoint '9'" in err, len(job.storage.whole())) == (2, True, 3)
+    assert (code, "no checkpoint '9'" in err, len(job.storage.complete_folders())) == (2, True, 3)
     code, _, err = call("rm", job.path)
     assert (code, "name what to remove" in err) == (2, True)
 
@@ -336,7 +336,7 @@ def test_of_many_checkpoints_a_message_names_the_newest(tmp_path, call):
 
 def deny(monkeypatch: pytest.MonkeyPatch, denied: pathlib.Path) -> None:
     """Let the file system refuse a file, or all in a folder: whoever runs tests may be root."""
-    calls = ((directory, "_opened"), (Files, "size"))
+    calls = ((directory, "_opened"), (Syscalls, "size"))
     for module, name in calls if denied.is_dir() else calls[:1]:
         real = getattr(module, name)
 
@@ -381,13 +381,13 @@ def test_rm_by_path_removes_that_one_alone(job, tmp_path, monkeypatch, call):
     shutil.copytree(job.path, other)
     code, _, err = call("rm", job.folder(1), other / SECOND)
     assert (code, f"there is no checkpoint '{other / SECOND}'" in err) == (2, True)
-    assert (len(job.storage.whole()), len(list(other.iterdir()))) == (3, 3)
+    assert (len(job.storage.complete_folders()), len(list(other.iterdir()))) == (3, 3)
     monkeypatch.chdir(job.path)
     assert call("rm", ".", f"{FIRST}/", job.folder(2))[0] == 0
     assert ([path.name for path in job.path.iterdir()], len(list(other.iterdir()))) == ([THIRD], 3)
 
 
-class Stopping(Files):
+class Stopping(Syscalls):
     """Ends with an error at one of its calls, as if the process had been killed there."""
 
     def __init__(self, calls: int) -> None:
@@ -422,7 +422,7 @@ def test_a_half_removed_checkpoint_never_looks_whole(three, tmp_path):
         with contextlib.suppress(KeyboardInterrupt):
             storage.remove(folder)
             gone = True
-        assert (folder in storage.whole()) == (stops == 0)
+        assert (folder in storage.complete_folders()) == (stops == 0)
         if stops == 0:
             storage.verify(folder)
         stops += 1
@@ -459,7 +459,11 @@ def test_an_empty_path_is_not_this_folder(job, call, monkeypatch):
     monkeypatch.chdir(job.path)
     for words in (("ls", ""), ("rm", "", 1), ("rm", job.path, "")):
         code, _, err = call(*words)
-        assert (code, len(job.storage.whole()), "allowed: a job's" in err) == (2, 3, words[1] == "")
+        assert (code, len(job.storage.complete_folders()), "allowed: a job's" in err) == (
+            2,
+            3,
+            words[1] == "",
+        )
 
 
 def test_a_path_that_the_file_system_refuses_is_told(three, tmp_path, call):

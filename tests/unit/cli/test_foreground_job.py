@@ -23,7 +23,7 @@ VERBS = (
 
 @pytest.fixture
 def rover(tmp_path):
-    with RoverClient(told=settings.read({}, state=tmp_path / "state")) as client:
+    with RoverClient(config=settings.read({}, state=tmp_path / "state")) as client:
         yield client
 
 
@@ -51,7 +51,7 @@ def test_following_tells_of_a_failure(rover, capsys):
 def test_following_may_be_given_up(rover):
     """After so many seconds it ends with an error that says so; the job goes on."""
     rover.submit(job("long", worker=replica(FOREVER)), inject=False)
-    with pytest.raises(errors.StillRunning, match="has not ended in 0 s; it goes on"):
+    with pytest.raises(errors.WaitTimeout, match="has not ended in 0 s; it goes on"):
         rover.follow("long", every=0.05, timeout=0.0)
     assert not rover.cluster.get_job(to_key("long")).finished
 
@@ -76,9 +76,9 @@ def test_what_was_deleted_is_told_from_the_history(rover):
     story = (Event("WorldFormed", "round 1", at=1.0),)
     rover.history.upsert(dataclasses.replace(found, events=story))
     assert tuple(rover.events(key)) == story
-    with pytest.raises(errors.JobNotFound, match="rover-kf history list what was"):
+    with pytest.raises(errors.NoSuchJob, match="rover-kf history list what was"):
         rover.get(key)
-    with pytest.raises(errors.JobNotFound):
+    with pytest.raises(errors.NoSuchJob):
         rover.events("never")
 
 

@@ -13,13 +13,13 @@ import pytest
 from local_jobs import FOREVER, job, replica
 
 from rover_kf import errors
-from rover_kf.cli.live_view import Pages, Web
+from rover_kf.cli.live_view import LiveViewPages, LiveViewServer
 from rover_kf.client import RoverClient, settings
 
 
 @pytest.fixture
 def rover(tmp_path):
-    with RoverClient(told=settings.read({}, state=tmp_path / "state")) as made:
+    with RoverClient(config=settings.read({}, state=tmp_path / "state")) as made:
         made.submit(job("ended", worker=replica("exit 0")), inject=False)
         made.wait("ended", timeout=60)
         made.submit(job("steady", worker=replica(FOREVER)), inject=False)
@@ -29,8 +29,8 @@ def rover(tmp_path):
 
 @pytest.fixture
 def address(rover):
-    pages = Pages(rover, namespace=None, every=False, seconds=0.2)
-    with Web(pages.answer, 0) as web:
+    pages = LiveViewPages(rover, namespace=None, every=False, seconds=0.2)
+    with LiveViewServer(pages.respond, 0) as web:
         yield web.address
 
 
@@ -126,5 +126,8 @@ def test_a_history_that_is_away_costs_no_page(rover, address, tmp_path):
 def test_a_taken_port_is_said(address):
     """With what may be done about it."""
     port = urllib.parse.urlsplit(address).port
-    with pytest.raises(errors.InputError, match="allowed: another --port"), Web(None, port):
+    with (
+        pytest.raises(errors.InputError, match="allowed: another --port"),
+        LiveViewServer(None, port),
+    ):
         pass

@@ -22,7 +22,7 @@ def running(tmp_path, monkeypatch):
     monkeypatch.setenv("ROVER_KF_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("ROVER_KF_ON", raising=False)
-    with RoverClient(told=settings.read({}, state=tmp_path / "state")) as rover:
+    with RoverClient(config=settings.read({}, state=tmp_path / "state")) as rover:
         rover.submit(job("ended", worker=replica("exit 0")), inject=False)
         rover.wait("ended", timeout=60)
         rover.submit(job("steady", worker=replica(FOREVER)), inject=False)

@@ -20,7 +20,7 @@ ELASTIC = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}}
 @pytest.fixture
 def rover(tmp_path):
     told = settings.read({}, state=tmp_path / "state")
-    with RoverClient(told=dataclasses.replace(told)) as client:
+    with RoverClient(config=dataclasses.replace(told)) as client:
         yield client
 
 
@@ -33,18 +33,18 @@ def test_a_job_is_submitted_waited_for_and_read(rover):
     assert made.key in {found.key for found in rover.list()}
     rover.delete("plain")
     eventually(lambda: not rover.list())
-    with pytest.raises(errors.JobNotFound):
+    with pytest.raises(errors.NoSuchJob):
         rover.get("plain")
 
 
 def test_waiting_tells_how_it_ended(rover):
-    """A job that fails raises JobFailed with the verdict; one that goes on, StillRunning."""
+    """A job that fails raises JobFailed with the verdict; one that goes on, WaitTimeout."""
     rover.submit(job("broken", worker=replica("exit 3", policy="Never")), inject=False)
     with pytest.raises(errors.JobFailed, match=r"broken is Failed: .*exit code 3"):
         rover.wait("broken", timeout=60)
     rover.submit(job("long", worker=replica(FOREVER)), inject=False)
     assert rover.wait("long", until="Running", timeout=60).phase == "Running"
-    with pytest.raises(errors.StillRunning, match="long is Running, not Succeeded"):
+    with pytest.raises(errors.WaitTimeout, match="long is Running, not Succeeded"):
         rover.wait("long", timeout=0.0)
 
 
@@ -114,17 +114,17 @@ def test_a_silent_coordinator_is_no_failure_of_progress(rover):
 
 def test_a_report_needs_a_run(rover, tmp_path):
     """A report of a job that the history does not know is refused."""
-    with pytest.raises(errors.JobNotFound, match="no run of PyTorchJob default/nobody"):
+    with pytest.raises(errors.NoSuchJob, match="no run of PyTorchJob default/nobody"):
         rover.report("nobody", tmp_path / "r.html")
 
 
 def test_places_are_chosen_by_name(tmp_path):
     """RoverClient.at gives an embedded client in the folder named, and refuses other places."""
-    with RoverClient.at("embedded", state=str(tmp_path)) as client:
+    with RoverClient.connect("embedded", state=str(tmp_path)) as client:
         assert client.settings.state == tmp_path
         assert client.list() == ()
     with pytest.raises(errors.InputError, match="place is 'moon'"):
-        RoverClient.at("moon")
+        RoverClient.connect("moon")
 
 
 def test_a_job_is_paused_until_it_is_resumed(rover):
@@ -135,6 +135,6 @@ def test_a_job_is_paused_until_it_is_resumed(rover):
         rover.pause("paused")
     assert rover.pause("paused", force=True, wait=60).pods == 0
     assert rover.wait("paused", until="Suspended", timeout=60).suspended
-    assert rover.explain("paused").left_alone
+    assert rover.explain("paused").unmanaged_reason
     rover.resume("paused")
     assert rover.wait("paused", until="Running", timeout=60).phase == "Running"

@@ -170,7 +170,7 @@ def _after_hours(job):
     worker["replicas"] += 1
     _trainer(live)["resources"] = {"limits": {"memory": "7Gi"}, "requests": {"memory": "7Gi"}}
     pod = worker["template"]["spec"]
-    pod.update(node_affinity.leave_out(pod, {"node-1"}))
+    pod.update(node_affinity.exclude_nodes(pod, {"node-1"}))
     live["spec"].setdefault("runPolicy", {})["suspend"] = True
     return live
 

@@ -14,7 +14,7 @@ import yaml
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.client.job_name import called, key_of
+from rover_kf.client.job_name import format_name, parse_name
 from tests.support.faults.api_stand_in import serving
 from tests.support.jobs.job_manifests import make_job
 
@@ -82,14 +82,18 @@ def test_a_tfjob_is_listed_and_called_by_its_kind(server, call):
 @pytest.mark.parametrize("text", ["tfjob/wide", "TFJob/wide", "tfjobs/wide"])
 def test_a_kind_is_written_as_for_kubectl(text):
     """In the singular, the plural, in capitals; a name alone is a PyTorchJob."""
-    assert key_of("team", text) == JobKey("team", "wide", "TFJob")
-    assert called(key_of("team", text)) == "tfjob/wide"
-    assert key_of("team", "wide") == key_of("team", "pytorchjob/wide") == JobKey("team", "wide")
-    assert called(JobKey("team", "wide")) == "wide"
+    assert parse_name("team", text) == JobKey("team", "wide", "TFJob")
+    assert format_name(parse_name("team", text)) == "tfjob/wide"
+    assert (
+        parse_name("team", "wide")
+        == parse_name("team", "pytorchjob/wide")
+        == JobKey("team", "wide")
+    )
+    assert format_name(JobKey("team", "wide")) == "wide"
 
 
 @pytest.mark.parametrize("text", ["mpijob/wide", "tfjob/", "/wide/", ""])
 def test_another_kind_is_refused(text):
     """With what may be given."""
     with pytest.raises(errors.InputError, match="pytorchjob/NAME or tfjob/NAME"):
-        key_of("team", text)
+        parse_name("team", text)

@@ -50,7 +50,7 @@ def test_a_model_is_the_manifest_that_kubeflow_would_send(told):
     model = _model()
     sent = kubernetes.client.ApiClient().sanitize_for_serialization(model)
     assert kubeflow_client.manifest_of(model) == sent
-    with RoverClient(told=told) as rover:
+    with RoverClient(config=told) as rover:
         patched = rover.patch(model).manifest
     assert patched["metadata"]["labels"]["rover-kf.io/inject"] == "true"
 
@@ -71,7 +71,7 @@ def test_a_training_client_lends_its_connection(told):
     with api_stand_in.serving() as server:
         configuration = server.client().configuration
         theirs = kft.TrainingClient(client_configuration=configuration, namespace="team")
-        with RoverClient(theirs, told=told) as rover:
+        with RoverClient(theirs, config=told) as rover:
             rover.create_job(_model())
             path = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/fit"
             assert server.objects[path]["metadata"]["labels"]["rover-kf.io/inject"] == "true"
@@ -91,7 +91,7 @@ def test_a_training_client_lends_its_connection(told):
             assert rover.wait_for_job_conditions("fit").phase == "Succeeded"
             assert theirs.is_job_succeeded("fit", namespace="team")
             rover.delete_job("fit")
-            with pytest.raises(errors.JobNotFound):
+            with pytest.raises(errors.NoSuchJob):
                 rover.get_job("fit")
         assert {headers["authorization"] for *_, headers in server.requests} == {"Bearer caller"}
 
@@ -107,7 +107,7 @@ def test_a_training_client_of_tfjobs_lends_its_kind(told):
         theirs = kft.TrainingClient(
             client_configuration=server.client().configuration, namespace="team", job_kind="TFJob"
         )
-        with RoverClient(theirs, told=told) as rover:
+        with RoverClient(theirs, config=told) as rover:
             key = JobKey("team", "wide", "TFJob")
             assert rover.get_job("wide").key == key
             assert [found.key for found in rover.list_jobs()] == [key]
@@ -154,7 +154,7 @@ def _by_place(verb):
 
 def test_the_verbs_work_embedded(told):
     """A job of this machine is created, waited for and read by kubeflow's names."""
-    with RoverClient(told=dataclasses.replace(told)) as rover:
+    with RoverClient(config=dataclasses.replace(told)) as rover:
         rover.cluster.create_job(job("small", worker=replica("echo said")))
         assert rover.wait_for_job_conditions("small", wait_timeout=60).phase == "Succeeded"
         assert rover.get_job_logs("small") == {"small-worker-0": "said\n"}

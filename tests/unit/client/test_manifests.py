@@ -73,7 +73,7 @@ def test_a_missing_file_is_named():
 def test_only_what_runs_have_shown_changes_replicas(basis, replicas):
     """Replicas learned from runs are taken over; a manifest's own number stays."""
     size = Quantity("replicas", 3.9, 3, 5, "replicas", basis, 2.0, "because")
-    sized = manifests.sized(manifests.load(JOB), Recommendation("one", (size,)))
+    sized = manifests.apply_sizes(manifests.load(JOB), Recommendation("one", (size,)))
     assert sized.job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == replicas
     assert JOB["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
 
@@ -87,7 +87,9 @@ def test_memory_is_only_raised(stated, most, limit):
     job = make_job(memory=stated)
     trainer_of(job)["resources"]["requests"] = {"memory": stated}
     size = Quantity("memory", 3.0 * 2**30, 1, 5, "bytes", "history", 2.0, "because")
-    fed = manifests.fed(manifests.load(job), Recommendation("one", (size,)), most=most)
+    fed = manifests.apply_learned_memory(
+        manifests.load(job), Recommendation("one", (size,)), max_limit=most
+    )
     assert trainer_of(fed.job)["resources"] == {
         "limits": {"memory": limit},
         "requests": {"memory": limit},

@@ -12,12 +12,12 @@ import pytest
 from rover_kf.api.decisions import Cost, Quantity, Recommendation, ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.client.explain import Explained, Explanation
-from rover_kf.client.progress.job_progress import progress_of
+from rover_kf.client.explain import DecisionOutcome, Explanation
+from rover_kf.client.progress.job_progress import make_progress
 from rover_kf.client.results import SHOWN_BYTES, ReportFile
-from rover_kf.client.suspend import Paused
-from rover_kf.client.views import Course, Events, Jobs, Log
-from rover_kf.doctor.diagnose import Diagnosis, judge
+from rover_kf.client.suspend import SuspendResult
+from rover_kf.client.views import EventList, JobHistory, JobList, LogView
+from rover_kf.doctor.diagnose import Diagnosis, check_facts
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
 from tests.support import healthy_cluster
@@ -67,7 +67,7 @@ def _decision(action="scale", **changed):
 
 def _explanation():
     stays = _decision("stay", target=2, applied=False)
-    decided = (Explained(_decision(), 150.0), Explained(stays))
+    decided = (DecisionOutcome(_decision(), 150.0), DecisionOutcome(stays))
     told = {"job": "team/fit", "replicas": 3, "mode": "auto", "allowed": "1-4"}
     empty = {field.name: () for field in dataclasses.fields(Explanation)}
     texts = {"left_alone": "", "under_way": "", "source": "history"}
@@ -75,9 +75,9 @@ def _explanation():
 
 
 def _course():
-    looks = (progress_of(_job(), (), None), progress_of(_job(), (), None))
-    return Course(
-        dataclasses.replace(look, step=10 * at, at=float(at), nodes=at + 2)
+    looks = (make_progress(_job(), (), None), make_progress(_job(), (), None))
+    return JobHistory(
+        dataclasses.replace(look, step=10 * at, timestamp=float(at), nodes=at + 2)
         for at, look in enumerate(looks)
     )
 
@@ -97,16 +97,19 @@ def _injected():
     [
         (_job(), ("Running", "3 worker", "checkpoint.every")),
         (_recommendation(), ("memory", "history", "EUR/h", "may not be read")),
-        (progress_of(_job(), (), None), ("Running", "0 of 3 run")),
-        (Jobs([_job()]), ("1 jobs", "Running", "2001-09-09")),
-        (Events([Event("Scaled", EVIL, warning=True, at=1e9)]), ("1 events", "Scaled", "!")),
+        (make_progress(_job(), (), None), ("Running", "0 of 3 run")),
+        (JobList([_job()]), ("1 jobs", "Running", "2001-09-09")),
+        (EventList([Event("Scaled", EVIL, warning=True, at=1e9)]), ("1 events", "Scaled", "!")),
         (_explanation(), ("2 to 3", "150", "stay at 2", "mode auto")),
         (_course(), ("2 looks", "0 to 10", "2 to 3")),
         (_record(), ("succeeded", "60", "2e+09")),
-        (Paused(_job(), 20, 10, 0), ("20", "10", "is paused")),
+        (SuspendResult(_job(), 20, 10, 0), ("20", "10", "is paused")),
         (_injected(), ("digits, patched", "rover-sidecar", "rover-token")),
-        (Log(f"step 1\n{EVIL}"), ("step 1",)),
-        (Diagnosis("team", tuple(judge(healthy_cluster.facts()))), ("0 broken", "native-sidecars")),
+        (LogView(f"step 1\n{EVIL}"), ("step 1",)),
+        (
+            Diagnosis("team", tuple(check_facts(healthy_cluster.facts()))),
+            ("0 broken", "native-sidecars"),
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )

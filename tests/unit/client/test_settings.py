@@ -16,7 +16,7 @@ from rover_kf.history import open_history
 def test_defaults_stand_in_the_home_folder():
     """Without variables everything is embedded, in one folder of the user's."""
     told = settings.read({})
-    assert told.place == "embedded"
+    assert told.cluster == "embedded"
     assert told.state == pathlib.Path.home() / ".rover-kf"
     assert told.history == f"sqlite:///{told.state}/history.db"
     assert told.injection.sidecar_image.startswith("rover-kf-sidecar:")
@@ -38,7 +38,7 @@ def test_variables_go_before_defaults_and_arguments_before_variables(tmp_path):
         tmp_path, "postgresql://db/x", "kubernetes", "mine:1", "team:rover-kf-controller"
     )
     assert told.injection.controller_account == "team:rover-kf-controller"
-    assert told.over("embedded", "sqlite://").place == "embedded"
+    assert told.with_overrides("embedded", "sqlite://").cluster == "embedded"
 
 
 @pytest.mark.parametrize("name", ["what?x=1", "feature%2Fx", "100%", "a b#c;d", "ü"])
@@ -46,7 +46,7 @@ def test_the_history_lies_in_the_state_folder_whatever_it_is_called(tmp_path, na
     """What has a meaning in a URL is a letter of a folder's name."""
     told = settings.read({}, state=tmp_path / name)
     assert not told.has_history
-    with open_history.at(told.history) as history:
+    with open_history.open_history(told.history) as history:
         assert history.list() == ()
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name / "history.db").exists()
@@ -58,7 +58,7 @@ def test_an_unknown_place_is_refused():
     with pytest.raises(errors.InputError, match=r"moon.*embedded or kubernetes"):
         settings.read({"ROVER_KF_ON": "moon"})
     with pytest.raises(errors.InputError, match=r"moon.*embedded or kubernetes"):
-        settings.read({}).over("moon")
+        settings.read({}).with_overrides("moon")
 
 
 @pytest.mark.parametrize("account", ["rover-kf-controller", "team:", ":name", "a:b:c"])

@@ -140,7 +140,7 @@ def test_a_refusal_is_told_with_the_receivers_words(status):
     """Whatever its code."""
     with (
         receiving(status, b"not now") as (url, _),
-        pytest.raises(errors.TracesNotTaken, match=f"/v1/traces answered {status}: not now"),
+        pytest.raises(errors.TraceExportError, match=f"/v1/traces answered {status}: not now"),
     ):
         trace_receiver.send(SPANS, url)
 
@@ -150,7 +150,7 @@ def test_a_receiver_that_is_busy_is_sent_them_again(monkeypatch):
     monkeypatch.setattr(trace_receiver, "TIMEOUT_SECONDS", 10.0)
     refusals = {"Retry-After": "0"}
     with receiving(503, b"busy", **refusals) as (url, asked):
-        with pytest.raises(errors.TracesNotTaken, match="answered 503: busy"):
+        with pytest.raises(errors.TraceExportError, match="answered 503: busy"):
             trace_receiver.send(SPANS, url)
         assert len(asked) > 1
         assert {request == REQUEST for _, _, request in asked} == {True}
@@ -164,7 +164,7 @@ def test_a_redirect_is_a_refusal(monkeypatch, status):
     with receiving() as (elsewhere, missed):
         with (
             receiving(status, b"", Location=elsewhere) as (url, _),
-            pytest.raises(errors.TracesNotTaken, match=f"answered {status}"),
+            pytest.raises(errors.TraceExportError, match=f"answered {status}"),
         ):
             trace_receiver.send(SPANS, url)
         assert missed == []
@@ -185,7 +185,7 @@ def test_nobody_there_is_told():
     """With the address and what should be there."""
     with receiving() as (url, _):
         pass
-    with pytest.raises(errors.TracesNotTaken, match="is it a receiver of OTLP over HTTP"):
+    with pytest.raises(errors.TraceExportError, match="is it a receiver of OTLP over HTTP"):
         trace_receiver.send(SPANS, url)
 
 
@@ -201,7 +201,7 @@ def test_nobody_there_is_told():
 def test_an_endpoint_that_is_none_is_refused(endpoint, says):
     """Before anything is sent; a password is not repeated."""
     with pytest.raises(errors.InputError) as refused:
-        trace_receiver.address(endpoint)
+        trace_receiver.traces_url(endpoint)
     assert says in str(refused.value)
     assert "secret" not in str(refused.value)
 
@@ -239,7 +239,9 @@ def recorded(tmp_path, monkeypatch):
     monkeypatch.delenv("ROVER_KF_ON", raising=False)
     monkeypatch.setenv("ROVER_KF_STATE", str(tmp_path))
     monkeypatch.delenv("ROVER_KF_HISTORY", raising=False)
-    with contextlib.closing(open_history.at(f"sqlite:///{tmp_path / 'history.db'}")) as history:
+    with contextlib.closing(
+        open_history.open_history(f"sqlite:///{tmp_path / 'history.db'}")
+    ) as history:
         history.upsert(RECORD)
 
 

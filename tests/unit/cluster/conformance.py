@@ -47,11 +47,11 @@ class ClusterConformance:
         assert place.get_job(made.key).uid == made.uid
 
     def test_what_is_not_there_is_not_found(self, place, namespace):
-        """Reading and patching a job that is not there raise JobNotFound; deleting it is fine."""
+        """Reading and patching a job that is not there raise NoSuchJob; deleting it is fine."""
         key = JobKey(namespace, "nobody")
-        with pytest.raises(errors.JobNotFound, match="nobody"):
+        with pytest.raises(errors.NoSuchJob, match="nobody"):
             place.get_job(key)
-        with pytest.raises(errors.JobNotFound, match="nobody"):
+        with pytest.raises(errors.NoSuchJob, match="nobody"):
             place.patch_job(key, {"metadata": {"labels": {"a": "b"}}})
         place.delete_job(key)
         assert place.list_pods(key) == ()
@@ -64,7 +64,7 @@ class ClusterConformance:
         pod["containers"][0]["name"] = "other"
         with pytest.raises(errors.InputError, match="pytorch"):
             place.create_job(bad)
-        with pytest.raises(errors.JobNotFound):
+        with pytest.raises(errors.NoSuchJob):
             place.get_job(JobKey(namespace, "bad"))
 
     def test_a_job_runs_to_its_end(self, place, manifest):
@@ -235,6 +235,6 @@ class ClusterConformance:
     def _exists(place, key):
         try:
             place.get_job(key)
-        except errors.JobNotFound:
+        except errors.NoSuchJob:
             return False
         return True

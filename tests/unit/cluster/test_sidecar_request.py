@@ -16,12 +16,12 @@ from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.cluster import sidecar_request
 from rover_kf.cluster.kubernetes import conversion
-from rover_kf.cluster.kubernetes.transport import PodNetwork
+from rover_kf.cluster.kubernetes.transport import PodNetworkTransport
 from rover_kf.system import tls
 from tests.support.tls.authority import Authority
 
 KEY = JobKey("team", "digits")
-THERE = Pod("digits-worker-0", "u", "worker", 0, "Running", "127.0.0.1", encrypts=True)
+THERE = Pod("digits-worker-0", "u", "worker", 0, "Running", "127.0.0.1", uses_tls=True)
 NAME = tls.server_name("team")
 
 
@@ -29,7 +29,7 @@ NAME = tls.server_name("team")
 def network(tmp_path):
     """The controller's way to pods; its token lies in a file, and nothing beside it."""
     (tmp_path / "token").write_text("a token")
-    return PodNetwork(tmp_path / "token")
+    return PodNetworkTransport(tmp_path / "token")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_without_authorities_no_token_is_sent_and_the_way_is_said(network, servi
 def test_who_has_no_token_and_no_authorities_reads_what_is_open(serving, tmp_path):
     """A pipeline's step tells nothing of its own."""
     shown = serving(Authority().secret(NAME))
-    network = PodNetwork(tmp_path / "none" / "token")
+    network = PodNetworkTransport(tmp_path / "none" / "token")
     assert network.request(KEY, THERE, "GET", "/v1/status", None) == b"it"
     assert shown == [None]
 
@@ -129,4 +129,4 @@ def test_a_pod_says_by_its_ports_name_whether_it_encrypts(port):
         "spec": {"initContainers": [other, sidecar]},
         "status": {},
     }
-    assert conversion.pod_of(item).encrypts is (port == names.TLS_PORT_NAME)
+    assert conversion.parse_pod(item).uses_tls is (port == names.TLS_PORT_NAME)

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from controller import http_servers
 from controller.webhook_certificate import CertificateSecret
-from rover_kf.cluster.kubernetes.api import Api
+from rover_kf.cluster.kubernetes.api import KubernetesApi
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook.admission import make_app
 from rover_kf.webhook.certificates import issue
@@ -47,7 +47,7 @@ def port():
 
 def secret_of(api):
     return CertificateSecret(
-        Api(api.client()),
+        KubernetesApi(api.client()),
         namespace="rover-kf-system",
         name="rover-kf-webhook",
         hook="inject.rover-kf.io",
@@ -162,9 +162,9 @@ def test_health_tells_what_it_is_asked(port):
         return found
 
     async def scenario():
-        app = http_servers.health_app(lambda: state["alive"], lambda: state["ready"])
+        app = http_servers.make_health_app(lambda: state["alive"], lambda: state["ready"])
         assert isinstance(app, web.Application)
-        async with http_servers.served(app, port):
+        async with http_servers.serve(app, port):
             assert await codes() == [200, 503]
             state.update(alive=False, ready=True)
             assert await codes() == [503, 200]

@@ -12,7 +12,7 @@ import pytest
 
 from controller.webhook_certificate import CertificateSecret
 from rover_kf import errors
-from rover_kf.cluster.kubernetes.api import Api
+from rover_kf.cluster.kubernetes.api import KubernetesApi
 from rover_kf.webhook.certificates import LIFE, Certificates
 from tests.support.faults.api_stand_in import failure, serving
 
@@ -36,7 +36,7 @@ def secret(server):
 
 def make(server):
     return CertificateSecret(
-        Api(server.client()),
+        KubernetesApi(server.client()),
         namespace="rover-kf-system",
         name="rover-kf-webhook",
         hook="inject.rover-kf.io",
@@ -129,5 +129,5 @@ def test_the_api_server_is_told_whom_to_trust(secret, server):
 def test_a_missing_configuration_is_said(secret):
     """Without the webhook configuration there is nothing to patch: the error names it."""
     made = secret.ensure(time.time())
-    with pytest.raises(errors.JobNotFound, match="webhook configuration rover-kf-webhook"):
+    with pytest.raises(errors.NoSuchJob, match="webhook configuration rover-kf-webhook"):
         secret.trust(made)

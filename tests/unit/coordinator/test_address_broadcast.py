@@ -14,10 +14,10 @@ import pytest
 from aiohttp import web
 
 from rover_kf.api import codec, names
-from rover_kf.api.coordinator_address import Whereabouts
-from rover_kf.api.status import Acknowledged
-from rover_kf.coordinator.address_broadcast import Herald, others
-from rover_kf.sidecar.http.peer_client import SidecarPeers
+from rover_kf.api.coordinator_address import CoordinatorAddress
+from rover_kf.api.status import Ack
+from rover_kf.coordinator.address_broadcast import AddressBroadcaster, other_pods
+from rover_kf.sidecar.http.peer_client import HttpPeerClient
 from tests.support.pods import checkpoint_pod
 from tests.support.waiting import eventually
 
@@ -34,9 +34,9 @@ def test_the_others_are_all_pods_that_there_may_be(tmp_path, pod, masters, most,
     """By the names that the Training Operator gives them, but for the first pod itself."""
     told = {"pod": pod, "masters": masters, "max_nodes": most}
     settings = checkpoint_pod.settings_of(tmp_path, **told, coordinator_host=pod)
-    assert others(settings) == expected
+    assert other_pods(settings) == expected
     embedded = checkpoint_pod.settings_of(tmp_path, **told, coordinator_host="127.0.0.2")
-    assert others(embedded) == []
+    assert other_pods(embedded) == []
 
 
 Told = list[tuple[str, str, str]]
@@ -46,13 +46,13 @@ Told = list[tuple[str, str, str]]
 @contextlib.asynccontextmanager
 async def heralded(
     folder: pathlib.Path, told: Told, *, pods: int
-) -> AsyncIterator[tuple[Herald, SidecarPeers]]:
+) -> AsyncIterator[tuple[AddressBroadcaster, HttpPeerClient]]:
     """A first pod, and a server on 127.0.0.1 that is whatever other pod is looked for there."""
 
     async def hear(request: web.Request) -> web.Response:
-        message = codec.loads(Whereabouts, await request.read())
+        message = codec.loads(CoordinatorAddress, await request.read())
         told.append((request.host.partition(":")[0], message.address, request.path))
-        return web.Response(body=codec.dumps(Acknowledged()), content_type="application/json")
+        return web.Response(body=codec.dumps(Ack()), content_type="application/json")
 
     port = checkpoint_pod.free_port()
     changes = {"port": port, "max_nodes": pods, "address": "127.0.0.7"}
@@ -64,9 +64,9 @@ async def heralded(
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
-    peers = SidecarPeers(settings)
+    peers = HttpPeerClient(settings)
     await peers.start()
-    herald = Herald(settings, peers)
+    herald = AddressBroadcaster(settings, peers)
     yield herald, peers
     await asyncio.to_thread(functools.partial(eventually, herald._task.done, within=60))
     await herald.stop()
@@ -80,10 +80,10 @@ def test_a_pod_that_is_reached_late_is_told_too(tmp_path):
 
     async def scenario() -> None:
         async with heralded(tmp_path, told, pods=3) as (herald, peers):
-            peers._names.prefer("demo-worker-1", "127.0.0.1")
+            peers._resolver.prefer("demo-worker-1", "127.0.0.1")
             herald.begin()
             await asyncio.to_thread(eventually, lambda: told)
-            peers._names.prefer("demo-worker-2", "127.0.0.1")
+            peers._resolver.prefer("demo-worker-2", "127.0.0.1")
 
     asyncio.run(scenario())
     expected = [(f"demo-worker-{at}", "127.0.0.7", names.PATH_COORDINATOR) for at in (1, 2)]
@@ -97,7 +97,7 @@ def test_the_controller_says_where_pods_are(tmp_path):
 
     async def scenario() -> None:
         async with heralded(tmp_path, told, pods=2) as (herald, peers):
-            peers._names.prefer("demo-worker-1", "127.0.0.2")  # where nobody listens
+            peers._resolver.prefer("demo-worker-1", "127.0.0.2")  # where nobody listens
             herald.begin()
             herald.locate({"demo-worker-1": "nowhere", "other-worker-1": "127.0.0.1"})
             assert not herald._news.is_set()

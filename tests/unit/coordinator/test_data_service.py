@@ -13,12 +13,12 @@ from aiohttp import test_utils
 
 from rover_kf import errors
 from rover_kf.api import codec, error_wire, names
-from rover_kf.api.data import DataPlan, Partition, Progress, Span
-from rover_kf.api.leases import LeaseReply, ProgressRequest, Registered, Unread
-from rover_kf.coordinator.data_service import Leases
-from rover_kf.data_sharding.worker_view import Holder, Place
-from rover_kf.sidecar.event_log import Chronicle
-from rover_kf.sidecar.http.app import application
+from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
+from rover_kf.api.leases import LeaseReply, ProgressRequest, RegisterReply, UnreadableSpan
+from rover_kf.coordinator.data_service import DataLeaseService
+from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
+from rover_kf.sidecar.event_log import EventLog
+from rover_kf.sidecar.http.app import make_application
 
 PLAN = DataPlan("train", (Partition("", 0, 100),), 10)
 
@@ -33,16 +33,16 @@ class Served:
         answer = await self._client.post(path, data=codec.dumps(message))
         body = await answer.read()
         if answer.status != 200:
-            raise error_wire.from_bytes(answer.status, body, unreadable=errors.RoverError)
+            raise error_wire.decode_error(answer.status, body, unreadable=errors.RoverError)
         return codec.loads(reply, body)
 
     async def register(self, holder, plan=PLAN):
-        told = dataclasses.replace(holder.registration(Progress()), plan=plan)
-        holder.knows(await self.post(names.PATH_DATA_REGISTER, told, Registered))
+        told = dataclasses.replace(holder.registration(DataProgress()), plan=plan)
+        holder.on_registered(await self.post(names.PATH_DATA_REGISTER, told, RegisterReply))
 
     async def lease(self, holder, count=2):
         reply = await self.post(names.PATH_DATA_LEASE, holder.request(count), LeaseReply)
-        holder.absorb(reply)
+        holder.on_reply(reply)
         return reply
 
 
@@ -50,10 +50,10 @@ def serve(talk):
     """Run a test's talk with a desk; what its status and its story are then."""
 
     async def main():
-        story = Chronicle("train-worker-0")
-        leases = Leases(story)
+        story = EventLog("train-worker-0")
+        leases = DataLeaseService(story)
         async with test_utils.TestClient(
-            test_utils.TestServer(application(leases.routes(), None))
+            test_utils.TestServer(make_application(leases.routes(), None))
         ) as client:
             await talk(Served(client))
         leases.tick(0.0)
@@ -63,7 +63,7 @@ def serve(talk):
 
 
 def holder(rank, round_=1, world=2):
-    return Holder(PLAN, Place(round_, rank, world, "p"), shared=False)
+    return LeaseTracker(PLAN, WorkerIdentity(round_, rank, world, "p"), shared=False)
 
 
 def test_ranks_wait_for_each_other_and_get_different_slots():
@@ -75,9 +75,9 @@ def test_ranks_wait_for_each_other_and_get_different_slots():
         await served.register(first)
         assert (await served.lease(first)).state == "wait"
         await served.register(second)
-        assert (await served.lease(first)).leases == (Span("", 0, 10), Span("", 10, 20))
-        assert (await served.lease(second)).leases == (Span("", 20, 30), Span("", 30, 40))
-        first.used([first.take(10)])
+        assert (await served.lease(first)).leases == (SlotSpan("", 0, 10), SlotSpan("", 10, 20))
+        assert (await served.lease(second)).leases == (SlotSpan("", 20, 30), SlotSpan("", 30, 40))
+        first.used([first.claim(10)])
         await served.lease(first, 0)
 
     ((status,), story) = serve(talk)
@@ -94,18 +94,18 @@ def test_a_record_of_which_nothing_can_be_made_is_told_by_its_place():
 
     async def talk(served):
         clicks = DataPlan("clicks", (Partition("clicks/1", 5, 20, bounded=False),), 10)
-        one = Holder(clicks, Place(1, 0, 1, "p"), shared=False)
+        one = LeaseTracker(clicks, WorkerIdentity(1, 0, 1, "p"), shared=False)
         await served.register(one, clicks)
         await served.lease(one)
-        span = one.take(3)
-        one.used([span])
-        bad = [Unread(Span("clicks/1", 6, 7), "JSONDecodeError")]
-        one.spoilt([*bad, Unread(Span("clicks/1", 7, 8), "KeyError")])
+        span = one.claim(3)
+        one.mark_used([span])
+        bad = [UnreadableSpan(SlotSpan("clicks/1", 6, 7), "JSONDecodeError")]
+        one.report_unusable([*bad, UnreadableSpan(SlotSpan("clicks/1", 7, 8), "KeyError")])
         request = one.request(0)
         for _ in range(2):
             reply = await served.post(names.PATH_DATA_LEASE, request, LeaseReply)
-        one.absorb(reply)
-        assert not one.has_news
+        one.on_reply(reply)
+        assert not one.has_reports
 
     ((status,), story) = serve(talk)
     assert (status.done, status.poisoned) == (3, 2)
@@ -120,8 +120,11 @@ def test_a_late_message_of_a_dead_process_displaces_nobody():
     """Its successor came with a ticket; the slots that it has stay its own."""
 
     async def talk(served):
-        old, new = (Holder(PLAN, Place(1, 0, 1, name), shared=True) for name in ("old", "new"))
-        late = old.registration(Progress())
+        old, new = (
+            LeaseTracker(PLAN, WorkerIdentity(1, 0, 1, name), shared=True)
+            for name in ("old", "new")
+        )
+        late = old.registration(DataProgress())
         await served.register(old)
         await served.register(new)
         assert not new.registered
@@ -130,7 +133,7 @@ def test_a_late_message_of_a_dead_process_displaces_nobody():
         held = (await served.lease(new)).leases
         for ticket in ("", "of another coordinator"):
             message = dataclasses.replace(late, ticket=ticket)
-            reply = await served.post(names.PATH_DATA_REGISTER, message, Registered)
+            reply = await served.post(names.PATH_DATA_REGISTER, message, RegisterReply)
             assert reply.ticket
         assert (await served.lease(new)).leases[0].begin == held[-1].end
 
@@ -153,7 +156,7 @@ def test_rounds_that_are_over_and_other_data_are_refused():
         with pytest.raises(errors.InputError, match="is empty"):
             await served.register(holder(0), empty)
         with pytest.raises(errors.Conflict, match="no ledger"):
-            await served.post(names.PATH_DATA_PROGRESS, ProgressRequest("train", 2), Progress)
+            await served.post(names.PATH_DATA_PROGRESS, ProgressRequest("train", 2), DataProgress)
 
     assert serve(talk) == ((), [])
 
@@ -161,16 +164,16 @@ def test_rounds_that_are_over_and_other_data_are_refused():
 def test_the_story_has_who_comes_and_goes():
     """Of a shared ledger's workers: once each, also where the ledger begins anew; a worker whose
     leases have expired has gone. The chief takes none."""
-    told, story = [], Chronicle("train-chief-0")
-    leases = Leases(story)
+    told, story = [], EventLog("train-chief-0")
+    leases = DataLeaseService(story)
 
     def shared(rank):
-        return Holder(PLAN, Place(0, rank, rank + 1, "p"), shared=True)
+        return LeaseTracker(PLAN, WorkerIdentity(0, rank, rank + 1, "p"), shared=True)
 
     async def main():
         chief, workers = shared(0), [shared(1), shared(3)]
         async with test_utils.TestClient(
-            test_utils.TestServer(application(leases.routes(), None))
+            test_utils.TestServer(make_application(leases.routes(), None))
         ) as client:
             served = Served(client)
             for each in (chief, *workers):

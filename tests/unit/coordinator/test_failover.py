@@ -12,9 +12,9 @@ import pytest
 from aiohttp import test_utils, web
 
 from rover_kf.api import codec, names
-from rover_kf.api.coordinator_state import CoordinatorState, RendezvousMemory
+from rover_kf.api.coordinator_state import CoordinatorState, RendezvousState
 from rover_kf.coordinator import failover
-from rover_kf.coordinator.failover import Succession
+from rover_kf.coordinator.failover import CoordinatorFailover
 from tests.support.pods import checkpoint_pod
 
 
@@ -24,11 +24,11 @@ class Office:
     def __init__(self, settings) -> None:
         self.taken: list[tuple[int, bool]] = []
         self.number = 0
-        self.succession = Succession(settings, self._capture, self._absorb)
+        self.succession = CoordinatorFailover(settings, self._capture, self._absorb)
         self.succession.begin()
 
     def _capture(self) -> CoordinatorState:
-        return CoordinatorState(0, 0, RendezvousMemory(number=self.number, expected=1))
+        return CoordinatorState(0, 0, RendezvousState(number=self.number, expected=1))
 
     def _absorb(self, state: CoordinatorState, runs: bool) -> None:  # noqa: FBT001
         self.taken.append((state.rendezvous.number, runs))
@@ -37,7 +37,7 @@ class Office:
 @pytest.fixture
 def settings(tmp_path):
     found = checkpoint_pod.settings_of(tmp_path)
-    (found.home / names.RUN_DIR).mkdir(parents=True, exist_ok=True)
+    (found.volume_path / names.RUN_DIR).mkdir(parents=True, exist_ok=True)
     return found
 
 
@@ -45,7 +45,7 @@ def test_a_new_pod_goes_above_its_predecessor(settings):
     """The predecessor's node may have a clock that is ahead."""
     office = Office(settings)
     ahead = office.succession.generation + 5000
-    office.succession.heard(ahead)
+    office.succession.on_generation(ahead)
     assert (office.succession.generation, office.succession.successor) == (ahead + 1, 0)
 
 
@@ -62,8 +62,8 @@ def test_generations_follow_the_api_servers_clock(tmp_path, monkeypatch):
         offices.append(Office(made).succession)
     first, second = offices
     assert first.generation < second.generation
-    first.heard(second.generation)
-    second.heard(first.generation)
+    first.on_generation(second.generation)
+    second.on_generation(first.generation)
     assert second.successor == 0
 
 
@@ -72,9 +72,9 @@ def test_one_that_has_been_there_gives_way(settings, monkeypatch):
     monkeypatch.setattr(failover, "OPENING_SECONDS", 0.0)
     office = Office(settings)
     own = office.succession.generation
-    office.succession.heard(own)
+    office.succession.on_generation(own)
     assert office.succession.successor == 0
-    office.succession.heard(own + 1)
+    office.succession.on_generation(own + 1)
     assert (office.succession.generation, office.succession.successor) == (own, own + 1)
 
 
@@ -82,13 +82,15 @@ def test_a_restart_goes_on_and_is_no_new_pod(settings):
     """It takes what its pod's volume has, one generation on; a greater one has replaced its pod."""
     first = Office(settings)
     first.number = 7
-    first.succession.note("something new", ["another-pod"])
+    first.succession.persist_state("something new", ["another-pod"])
     first.number = 8
-    first.succession.note("something new", ["another-pod"])  # nothing that must not be lost
+    first.succession.persist_state(
+        "something new", ["another-pod"]
+    )  # nothing that must not be lost
     second = Office(settings)
     assert second.taken == [(7, True)]
     assert second.succession.generation == first.succession.generation + 1
-    second.succession.heard(second.succession.generation + 1)
+    second.succession.on_generation(second.succession.generation + 1)
     assert second.succession.successor
 
 
@@ -99,7 +101,7 @@ def test_a_newer_copy_is_taken_before_it_can_be_replaced(settings):
     began = office.succession.generation - 100
 
     def known(revision: int, number: int) -> CoordinatorState:
-        return CoordinatorState(began, revision, RendezvousMemory(number=number, expected=1))
+        return CoordinatorState(began, revision, RendezvousState(number=number, expected=1))
 
     async def ask(client, method: str, revision: int, state: CoordinatorState | None = None):
         headers = {names.POD_HEADER: "keeper", names.COPY_HEADER: f"{began}.{revision}"}
@@ -109,10 +111,10 @@ def test_a_newer_copy_is_taken_before_it_can_be_replaced(settings):
 
     async def pods_come() -> list[tuple[int, bool]]:
         application = web.Application()
-        application.add_routes(office.succession.guarded(office.succession.routes()))
+        application.add_routes(office.succession.guard_routes(office.succession.routes()))
         async with test_utils.TestClient(test_utils.TestServer(application)) as client:
             told = [await ask(client, "POST", 3, known(3, number=1))]
-            office.succession.note("round 1", ["keeper"])
+            office.succession.persist_state("round 1", ["keeper"])
             told.append(await ask(client, "GET", 5))
             told.append(await ask(client, "POST", 5, known(5, number=2)))
             told.append(await ask(client, "GET", 5))

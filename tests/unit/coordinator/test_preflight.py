@@ -9,17 +9,17 @@ import pytest
 from rover_kf.api import names
 from rover_kf.api.faults.node_check_messages import CheckRequest, CheckResult
 from rover_kf.api.membership import Failure, Member
-from rover_kf.coordinator.fault_reports import UnfitNodes
-from rover_kf.coordinator.preflight import Preflights
-from rover_kf.sidecar.event_log import Chronicle
+from rover_kf.coordinator.fault_reports import FaultyNodes
+from rover_kf.coordinator.preflight import PreflightRunner
+from rover_kf.sidecar.event_log import EventLog
 
 
 class Job:
     """Launchers that ask in turn and measure at once; ``slow`` pods take four times as long."""
 
     def __init__(self, mode):
-        self.story, self.unfit, self.now = Chronicle("train-worker-0"), UnfitNodes(), 100.0
-        self.preflights = Preflights(mode, 5.0, self.story, self.unfit)
+        self.story, self.unfit, self.now = EventLog("train-worker-0"), FaultyNodes(), 100.0
+        self.preflights = PreflightRunner(mode, 5.0, self.story, self.unfit)
         self.slow = set()
 
     def come(self, *ranks, incarnation="a"):
@@ -29,7 +29,7 @@ class Job:
             for rank in sorted(waiting):
                 member = Member(f"pod-{rank}", incarnation, rank, 1, f"node-{rank}")
                 request = CheckRequest(member, "here", rank, results.get(rank))
-                reply = self.preflights.ask(request, 2, now=self.now, at=self.now)
+                reply = self.preflights.on_request(request, 2, now=self.now, timestamp=self.now)
                 self.now += 0.01
                 if reply.action == "go":
                     waiting.remove(rank)
@@ -40,7 +40,7 @@ class Job:
 
     def train(self, *ranks, incarnation="a"):
         members = [Member(f"pod-{r}", incarnation, r, 1, f"node-{r}") for r in ranks]
-        self.preflights.formed(members)
+        self.preflights.on_round_started(members)
 
     def told(self, reason):
         return [event.message for event in self.story.after(0) if event.reason == reason]
@@ -66,11 +66,11 @@ def test_a_check_before_training_and_after_broken_hardware(mode):
     assert job.come(0, 1) == [0, 0]
     (message,) = job.told(names.EVENT_NODE_CHECK_FAILED)
     assert message.startswith("pod-1 on node-1 is slow: a matmul takes 0.04 s")
-    assert [one.node for one in job.unfit.known] == (["node-1"] if mode == "exclude" else [])
+    assert [one.node for one in job.unfit.nodes] == (["node-1"] if mode == "exclude" else [])
     failure = Failure("pod-0", "a", 1, 0, "error", "process", "restart", 1, "")
-    job.preflights.failed(failure)
+    job.preflights.on_failure(failure)
     assert job.come(0, 1) == [0, 0]
-    job.preflights.failed(
+    job.preflights.on_failure(
         Failure("pod-0", "a", 1, 0, "gpu_hardware", "node", "replace_node", 1, "")
     )
     job.slow.clear()
@@ -85,7 +85,7 @@ def test_a_newcomer_is_measured_by_itself():
     job.train(0, 1)
     job.slow.add(2)
     assert job.come(0, 1, 2) == [0, 0, 3]
-    assert [one.node for one in job.unfit.known] == ["node-2"]
+    assert [one.node for one in job.unfit.nodes] == ["node-2"]
     job.train(0, 1, 2)
     assert job.come(0, 1, 2) == [0, 0, 0]
     assert job.come(0, incarnation="b") == [1]

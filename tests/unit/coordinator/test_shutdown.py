@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from rover_kf.coordinator.shutdown import RECENT_SECONDS, LastLook
+from rover_kf.coordinator.shutdown import RECENT_SECONDS, FinalPoll
 
 WITHIN_SECONDS = 60.0
 
@@ -29,12 +29,12 @@ def test_it_waits_for_one_more_look():
     """The look before the end does not count."""
 
     async def course() -> None:
-        look = LastLook()
-        look.asked(10.0, 0)
+        look = FinalPoll()
+        look.record_poll(10.0, 0)
         waiting = asyncio.create_task(look.wait(10.5))
         await _turns()
         assert not waiting.done()
-        look.asked(11.0, 0)
+        look.record_poll(11.0, 0)
         await asyncio.wait_for(waiting, WITHIN_SECONDS)
 
     asyncio.run(course())
@@ -45,9 +45,9 @@ def test_nobody_is_waited_for_who_does_not_look():
     """Never, or not lately."""
 
     async def course() -> None:
-        look = LastLook()
+        look = FinalPoll()
         await asyncio.wait_for(look.wait(10.0), WITHIN_SECONDS)
-        look.asked(10.0, 0)
+        look.record_poll(10.0, 0)
         await asyncio.wait_for(look.wait(10.0 + RECENT_SECONDS + 0.1), WITHIN_SECONDS)
 
     asyncio.run(course())
@@ -58,8 +58,8 @@ def test_the_wait_has_an_end(monkeypatch):
     monkeypatch.setattr("rover_kf.coordinator.shutdown.LONGEST_SECONDS", 0.01)
 
     async def course() -> None:
-        look = LastLook()
-        look.asked(10.0, 0)
+        look = FinalPoll()
+        look.record_poll(10.0, 0)
         await asyncio.wait_for(look.wait(10.0), WITHIN_SECONDS)
 
     asyncio.run(course())

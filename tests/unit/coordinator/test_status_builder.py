@@ -5,43 +5,43 @@
 from __future__ import annotations
 
 from rover_kf.api.samples import StepReport, StepSample
-from rover_kf.coordinator.status_builder import phase
+from rover_kf.coordinator.status_builder import job_phase
 from rover_kf.coordinator.telemetry import Telemetry
-from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 from tests.support.simulated.launchers import SimulatedJob
 
 
 def test_the_first_world_recovers_from_nothing():
     """It trains from the moment it stands, also while some ranks have told a step and others have
     not; only what comes after a failure is a recovery, until all have stepped again."""
-    job = SimulatedJob(Limits(nodes=2, min_nodes=2, max_nodes=2, back_off=0.0), 2)
+    job = SimulatedJob(RendezvousLimits(nodes=2, min_nodes=2, max_nodes=2, max_backoff=0.0), 2)
     told = Telemetry(10.0, started_at=0.0)
 
     def form() -> None:
         for launcher in job.launchers:
             launcher.start()
             job.send(launcher)
-        told.formed(job.rendezvous.world.round, job.now)
+        told.on_round_started(job.rendezvous.world.round, job.now)
 
     def step(rank: int, number: int) -> None:
         at = job.now
         round_ = job.rendezvous.world.round_number
         told.report(StepReport(rank, 2, round_, (StepSample(number, at, 0.1),)), at)
-        job.rendezvous.observe(round_, number, seconds=0.1, at=at, now=at)
+        job.rendezvous.observe(round_, number, seconds=0.1, ended_at=at, now=at)
 
-    assert phase(job.rendezvous, told) == "waiting"
+    assert job_phase(job.rendezvous, told) == "waiting"
     form()
-    assert phase(job.rendezvous, told) == "training"
+    assert job_phase(job.rendezvous, told) == "training"
     step(0, 1)
-    assert phase(job.rendezvous, told) == "training"
+    assert job_phase(job.rendezvous, told) == "training"
     step(1, 1)
-    job.rendezvous.world.break_round("rank 0 was killed", planned=False)
-    told.broken(job.now, planned=False)
-    assert phase(job.rendezvous, told) == "recovering"
+    job.rendezvous.world.end_round("rank 0 was killed", planned=False)
+    told.on_round_ended(job.now, planned=False)
+    assert job_phase(job.rendezvous, told) == "recovering"
     form()
     assert job.rendezvous.world.round_number == 2
-    assert phase(job.rendezvous, told) == "recovering"
+    assert job_phase(job.rendezvous, told) == "recovering"
     step(0, 2)
-    assert phase(job.rendezvous, told) == "recovering"
+    assert job_phase(job.rendezvous, told) == "recovering"
     step(1, 2)
-    assert phase(job.rendezvous, told) == "training"
+    assert job_phase(job.rendezvous, told) == "training"

@@ -26,16 +26,16 @@ def stepped(rank, number, step, at):
 def test_a_report_under_way_when_a_round_ends_is_no_recovery():
     """Only steps of the next round end a change; a late one of the old round counts as done."""
     told = Telemetry(10.0, started_at=0.0)
-    told.formed(world(1), 1.0)
+    told.on_round_started(world(1), 1.0)
     for rank in range(2):
         told.report(stepped(rank, 1, 5, 10.0), 10.0)
-    told.broken(11.0, planned=False)
+    told.on_round_ended(11.0, planned=False)
     for rank in range(2):
         assert told.report(stepped(rank, 1, 7, 10.9), 11.1) is None
     assert not told.stepping
     assert told.step == 7
     assert told.restart_seconds == 0.0
-    told.formed(world(2), 12.0)
+    told.on_round_started(world(2), 12.0)
     assert told.report(stepped(0, 2, 6, 13.0), 13.1) is None
     assert told.report(stepped(1, 2, 6, 13.0), 13.1) == 2.0
     assert told.restart_seconds == 2.0
@@ -48,13 +48,13 @@ def test_a_clock_that_is_wrong_changes_nothing(off):
     told = Telemetry(10.0, started_at=0.0)
     took = []
     for number, began in ((1, 5000.0), (2, 5010.0)):
-        told.formed(world(number), began)
+        told.on_round_started(world(number), began)
         for rank in range(2):
             at = began + 2.0
             found = stepped(rank, number, number, at + off)
             report = dataclasses.replace(found, sent_at=at + off + 0.5)
-            took.append(told.report(report.heard(at + 0.5), at + 0.5))
-        told.broken(began + 5.0, planned=False)
+            took.append(told.report(report.adjust_clock(at + 0.5), at + 0.5))
+        told.on_round_ended(began + 5.0, planned=False)
     assert took == [None, None, None, pytest.approx(7.0, abs=1.0)]
 
 
@@ -70,11 +70,11 @@ def train(told, number, first, last, *, at):
 def test_the_account_of_a_failure():
     """The step that broke off, the coming together, the restore, and the steps made again."""
     told = Telemetry(10.0, started_at=0.0)
-    told.formed(world(1), 10.0)
+    told.on_round_started(world(1), 10.0)
     train(told, 1, 1, 5, at=12.0)
-    told.broken(17.5, planned=False)
+    told.on_round_ended(17.5, planned=False)
     told.pods_missing(17.6, missing=False)
-    told.formed(world(2), 19.0)
+    told.on_round_started(world(2), 19.0)
     train(told, 2, 4, 7, at=20.0)
     found = told.goodput(24.5)
     assert found == Goodput(
@@ -86,13 +86,13 @@ def test_the_account_of_a_failure():
 def test_the_account_of_a_lost_pod():
     """Until it is replaced, those who could start if only it came wait for pods."""
     told = Telemetry(10.0, started_at=0.0)
-    told.formed(world(1), 0.0)
+    told.on_round_started(world(1), 0.0)
     train(told, 1, 1, 5, at=0.0)
-    told.broken(5.0, planned=False)
+    told.on_round_ended(5.0, planned=False)
     told.pods_missing(5.2, missing=True)
     told.pods_missing(9.0, missing=True)
     told.pods_missing(9.2, missing=False)
-    told.formed(world(2), 9.3)
+    told.on_round_started(world(2), 9.3)
     train(told, 2, 6, 6, at=9.5)
     found = told.goodput(10.5)
     assert (found.waiting, found.productive) == (pytest.approx(4.0), 6.0)
@@ -102,10 +102,10 @@ def test_the_account_of_a_lost_pod():
 def test_the_account_of_a_planned_change():
     """From the last step of the old world to the first of the new one it is scaling."""
     told = Telemetry(10.0, started_at=0.0)
-    told.formed(world(1), 0.0)
+    told.on_round_started(world(1), 0.0)
     train(told, 1, 1, 5, at=0.0)
-    told.broken(5.25, planned=True)
-    told.formed(world(2), 5.5)
+    told.on_round_ended(5.25, planned=True)
+    told.on_round_started(world(2), 5.5)
     train(told, 2, 6, 8, at=5.75)
     found = told.goodput(8.75)
     assert found == Goodput(productive=8.0, scaling=0.75)
@@ -115,16 +115,16 @@ def test_the_account_outlives_the_coordinators_process():
     """Its round still runs: nothing is lost, nothing counts twice. Another runs: what lies between
     was a recovery."""
     told = Telemetry(10.0, started_at=0.0)
-    told.formed(world(1), 0.0)
+    told.on_round_started(world(1), 0.0)
     train(told, 1, 1, 5, at=0.0)
-    memory = told.remember()
+    memory = told.export_state()
     again = Telemetry(10.0, started_at=7.0)
-    again.recall(memory)
-    again.formed(world(1), 8.0)
+    again.import_state(memory)
+    again.on_round_started(world(1), 8.0)
     train(again, 1, 8, 8, at=7.5)
     assert again.goodput(9.0) == Goodput(productive=9.0)
     other = Telemetry(10.0, started_at=7.0)
-    other.recall(memory)
-    other.formed(world(2), 8.0)
+    other.import_state(memory)
+    other.on_round_started(world(2), 8.0)
     train(other, 2, 5, 6, at=8.5)
     assert other.goodput(10.5) == Goodput(productive=6.0, recovery=3.5, redone=1.0)

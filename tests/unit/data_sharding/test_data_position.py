@@ -10,19 +10,19 @@ import json
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.data import DataPlan, Partition, Progress
+from rover_kf.api.data import DataPlan, DataProgress, Partition
 from rover_kf.data_sharding import data_position
 from rover_kf.trainer.tensorflow import scheduled_records
 
 PLAN = DataPlan("rows", (Partition("", 0, 100),), 32, epochs=3, order="shuffled by seed 0")
-KEPT = data_position.to_text(PLAN, Progress(1, {"": "0+64"}))
+KEPT = data_position.to_text(PLAN, DataProgress(1, {"": "0+64"}))
 
 
 def test_it_comes_back_as_it_was():
     """Also with another number of epochs, or batches: neither changes which records are done."""
     longer = dataclasses.replace(PLAN, epochs=9, shard=48)
     for plan in (PLAN, longer):
-        assert data_position.from_text(plan, KEPT) == Progress(1, {"": "0+64"})
+        assert data_position.from_text(plan, KEPT) == DataProgress(1, {"": "0+64"})
 
 
 @pytest.mark.parametrize(

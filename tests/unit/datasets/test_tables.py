@@ -84,10 +84,10 @@ def test_files_that_change_under_training_are_an_error(folder):
     """Rows would be others than those of the checkpoint."""
     rows = TableRows(folder)
     parquet.write_table(_table(1, 21), folder / "a.parquet", row_group_size=8)
-    with pytest.raises(errors.DataUnreadable, match=r"a.parquet was changed"):
+    with pytest.raises(errors.DatasetReadError, match=r"a.parquet was changed"):
         rows[0]
     (folder / "b.parquet").unlink()
-    with pytest.raises(errors.DataUnreadable, match=r"b.parquet cannot be read"):
+    with pytest.raises(errors.DatasetReadError, match=r"b.parquet cannot be read"):
         rows[20]
 
 
@@ -101,9 +101,11 @@ def test_a_damaged_row_group_is_named(folder):
     path.write_bytes(data)
     rows = TableRows(folder)
     assert rows[0]["number"] == 0
-    with pytest.raises(errors.DataUnreadable, match=r"row group 1 of 3, rows 8 to 15 of the data"):
+    with pytest.raises(
+        errors.DatasetReadError, match=r"row group 1 of 3, rows 8 to 15 of the data"
+    ):
         rows[8]
-    with pytest.raises(errors.DataUnreadable, match=r"a.parquet: row group 1 of 3"):
+    with pytest.raises(errors.DatasetReadError, match=r"a.parquet: row group 1 of 3"):
         list(DataLoader(rows, 8, num_workers=1, collate_fn=list))
 
 
@@ -113,7 +115,7 @@ def test_files_that_are_torn_are_named(folder, name):
     whole = (folder / name).read_bytes()
     for size in (0, 5, len(whole) // 2, len(whole) - 1):
         (folder / name).write_bytes(whole[:size])
-        with pytest.raises(errors.DataUnreadable, match=name):
+        with pytest.raises(errors.DatasetReadError, match=name):
             TableRows(folder)
 
 

@@ -105,10 +105,10 @@ def test_a_file_that_changes_under_training_is_an_error(corpus):
     lines = TextLines(corpus, cached=1)
     assert lines[0] == "one"
     (corpus / "below" / "c.txt").write_bytes(b"sieben\n")
-    with pytest.raises(errors.DataUnreadable, match="changed while the job trains"):
+    with pytest.raises(errors.DatasetReadError, match="changed while the job trains"):
         lines[6]
     (corpus / "b.txt").unlink()
-    with pytest.raises(errors.DataUnreadable, match="cannot be opened"):
+    with pytest.raises(errors.DatasetReadError, match="cannot be opened"):
         lines[2]
 
 
@@ -117,7 +117,7 @@ def test_bytes_that_are_no_text_are_an_error(corpus):
     (corpus / "b.txt").write_bytes(b"good\n\xff\xfe\n")
     lines = TextLines(corpus)
     assert lines[2] == "good"
-    with pytest.raises(errors.DataUnreadable, match=r"b.txt: line 1 after byte 0 is no UTF-8"):
+    with pytest.raises(errors.DatasetReadError, match=r"b.txt: line 1 after byte 0 is no UTF-8"):
         lines[3]
 
 

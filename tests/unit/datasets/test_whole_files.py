@@ -11,8 +11,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from rover_kf import ElasticDataLoader, FileDataset, ShardedDataset, errors
-from rover_kf.data_sharding.dispatcher import Desk
-from rover_kf.data_sharding.lease_terms import Terms
+from rover_kf.data_sharding.dispatcher import ShardDispatcher
+from rover_kf.data_sharding.lease_terms import LeaseTerms
 from rover_kf.datasets.whole_files import FileSample
 from rover_kf.trainer.data import lease_client
 
@@ -114,10 +114,12 @@ def test_files_that_change_under_training_are_an_error(folder):
     """Samples would be others than those of the checkpoint."""
     data = images(folder, stand_in=lambda name: (name, 0))
     (folder / "cat" / "1.img").write_text("picture dog")
-    with pytest.raises(errors.DataUnreadable, match=r"cat/1.img was changed while the job trains"):
+    with pytest.raises(
+        errors.DatasetReadError, match=r"cat/1.img was changed while the job trains"
+    ):
         data[1]
     (folder / "cat" / "2.img").unlink()
-    with pytest.raises(errors.DataUnreadable, match=r"cat/2.img cannot be opened"):
+    with pytest.raises(errors.DatasetReadError, match=r"cat/2.img cannot be opened"):
         data[2]
 
 
@@ -127,7 +129,7 @@ def test_a_damaged_file_is_named(folder):
     data = images(folder)
     assert data[4] == ("dog/old/7.img", 1)
     says = r"dog/x.img: AssertionError: begins with noise"
-    with pytest.raises(errors.DataUnreadable, match=says):
+    with pytest.raises(errors.DatasetReadError, match=says):
         list(DataLoader(data, 7, num_workers=1))
 
 
@@ -145,7 +147,9 @@ def test_something_else_may_count_in_its_place(folder, caplog):
 def test_of_leased_files_a_damaged_one_is_set_aside(folder, monkeypatch, caplog):
     """By its name, and it alone."""
     monkeypatch.setattr(
-        lease_client, "Desk", functools.partial(Desk, Terms(tries=2, retry_seconds=0.0))
+        lease_client,
+        "Desk",
+        functools.partial(ShardDispatcher, LeaseTerms(tries=2, retry_seconds=0.0)),
     )
     (folder / "dog" / "x.img").write_bytes(b"\xff\xd8")
     data = ShardedDataset(images(folder), shard_size=4)

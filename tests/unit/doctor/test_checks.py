@@ -10,10 +10,10 @@ import dataclasses
 import pytest
 
 from rover_kf.doctor import controller_checks, dry_run_objects, images, rbac, volume_claims
-from rover_kf.doctor.api_query import Answer, Listing
-from rover_kf.doctor.diagnose import judge
-from rover_kf.doctor.rbac import Rights
-from rover_kf.doctor.volume_claims import Claims
+from rover_kf.doctor.api_query import ListResult, ObjectResult
+from rover_kf.doctor.diagnose import check_facts
+from rover_kf.doctor.rbac import MissingPermissions
+from rover_kf.doctor.volume_claims import VolumeClaimState
 from rover_kf.webhook.certificates import issue
 from tests.support import healthy_cluster as sound
 
@@ -40,11 +40,13 @@ def _tagged(image):
 
 
 def _nodes(*nodes):
-    return change(FACTS, versions=change(FACTS.versions, nodes=Listing(nodes)))
+    return change(FACTS, versions=change(FACTS.versions, nodes=ListResult(nodes)))
 
 
 def _server(version):
-    return change(FACTS, versions=change(FACTS.versions, server=Answer({"gitVersion": version})))
+    return change(
+        FACTS, versions=change(FACTS.versions, server=ObjectResult({"gitVersion": version}))
+    )
 
 
 def _operator(apply=lambda _: None, **seen):
@@ -60,7 +62,7 @@ def _pods(refusal="", job=None, nodes=NODES, **seen):
 
 
 def _claims(found, classes=()):
-    every = Claims(sound.NAMESPACE, {"data": found}, Listing(tuple(classes)), 2)
+    every = VolumeClaimState(sound.NAMESPACE, {"data": found}, ListResult(tuple(classes)), 2)
     return change(FACTS, claims=every)
 
 
@@ -71,19 +73,19 @@ def _images(**seen):
 def _plain():
     job = sound.injected()
     del job["metadata"]["annotations"]["rover-kf.io/injected"]
-    return Answer(job)
+    return ObjectResult(job)
 
 
 def _without_sidecars():
     job = sound.injected()
     for item in job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["initContainers"]:
         item.pop("restartPolicy", None)
-    return Answer(job)
+    return ObjectResult(job)
 
 
 def _waiting_job(**spec):
     made = {"metadata": {"name": "still", "creationTimestamp": "2023-11-14T22:00:00Z"}}
-    return Listing(({**made, "spec": spec},))
+    return ListResult(({**made, "spec": spec},))
 
 
 def _with_shm(size):
@@ -108,21 +110,25 @@ CASES = [
     (_server("mine"), "kubernetes", "unknown", "'mine'", ""),
     (_nodes(sound.node("old", "v1.27.1")), "nodes", "broken", "old (v1.27.1)", "1.29"),
     (_nodes(), "nodes", "broken", "no nodes", "add a node"),
-    (change(FACTS, place=Answer()), "namespace", "broken", "no namespace team", "kubectl create"),
+    (change(FACTS, place=ObjectResult()), "namespace", "broken", "no namespace team",
+     "kubectl create"),
     # the caller
-    (change(FACTS, rights=Rights("", (rbac.NEEDED[0],))),
+    (change(FACTS, rights=MissingPermissions("", (rbac.REQUIRED[0],))),
      "rights", "broken", "may not create pytorchjobs in team", "kubeflow-edit"),
-    (change(FACTS, rights=Rights("", tuple(rbac.USEFUL)[:1])),
+    (change(FACTS, rights=MissingPermissions("", tuple(rbac.OPTIONAL)[:1])),
      "rights", "warning", "get pods/log (rover-kf logs)", "clusterrole=edit"),
-    (change(FACTS, rights=Rights("", refusal="no")), "rights", "unknown", "no", "ask somebody"),
+    (change(FACTS, rights=MissingPermissions("", denial="no")), "rights", "unknown", "no",
+     "ask somebody"),
     # the Training Operator
-    (_operator(kinds=Answer()), "training-operator", "broken", "knows no PyTorchJobs", "install"),
-    (_operator(deployments=Listing()), "training-operator", "broken", "no deployment", "install"),
-    (_operator(deployments=Listing(refusal="no")),
+    (_operator(kinds=ObjectResult()), "training-operator", "broken", "knows no PyTorchJobs",
+     "install"),
+    (_operator(deployments=ListResult()), "training-operator", "broken", "no deployment",
+     "install"),
+    (_operator(deployments=ListResult(denial="no")),
      "training-operator", "unknown", "no", "list deployments"),
     (_operator(_scaled_to(0)), "training-operator", "broken", "not running", "--replicas=1"),
     (_operator(_scaled_to(2)), "training-operator", "broken", "2 wanted", "kubectl logs"),
-    (_operator(tried=Answer(refusal=HOOK_CALL)),
+    (_operator(tried=ObjectResult(denial=HOOK_CALL)),
      "training-operator", "broken", "failed calling webhook", "rollout restart"),
     (_operator(_tagged("x/operator:v1-4485b0a")), "training-operator", "good", "1.9 or newer", ""),
     (_operator(jobs=_waiting_job()), "operator-acting", "broken", "said of still", "log"),
@@ -131,23 +137,23 @@ CASES = [
     (_operator(jobs=_waiting_job(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"})),
      "operator-acting", "good", "all 1 jobs", ""),
     (_operator(tried=_without_sidecars()), "native-sidecars", "broken", "drops", "1.8"),
-    (_operator(tried=Answer(), definition=Answer(sound.definition(native=False))),
+    (_operator(tried=ObjectResult(), definition=ObjectResult(sound.definition(native=False))),
      "native-sidecars", "broken", "drops", "1.8"),
-    (_operator(tried=Answer(), definition=Answer(refusal="no")),
+    (_operator(tried=ObjectResult(), definition=ObjectResult(denial="no")),
      "native-sidecars", "unknown", "no", "ask somebody"),
     # the controller
-    (change(FACTS, controller=sound.controller(deployments=Listing())),
+    (change(FACTS, controller=sound.controller(deployments=ListResult())),
      "controller", "broken", "no controller in rover-kf-system", "kubectl apply -k"),
     (change(FACTS, controller=sound.controller(_scaled_to(0))),
      "controller", "broken", "scaled to 0", "--replicas=1"),
     (change(FACTS, controller=sound.controller(
-        _scaled_to(1), pods=Listing((sound.waiting_pod("c", "ErrImagePull", "not found"),)))),
+        _scaled_to(1), pods=ListResult((sound.waiting_pod("c", "ErrImagePull", "not found"),)))),
      "controller", "broken", "ErrImagePull: not found", "kubectl describe"),
     (change(FACTS, controller=sound.controller(
-        rights=Rights("system:serviceaccount:a:b", (controller_checks.NEEDED[3],)))),
+        rights=MissingPermissions("system:serviceaccount:a:b", (controller_checks.REQUIRED[3],)))),
      "controller-rights", "broken", "may not patch pytorchjobs", "kubectl apply -k"),
     # the webhook
-    (_admission(configuration=Answer()),
+    (_admission(configuration=ObjectResult()),
      "webhook", "broken", "no MutatingWebhook", "kubectl apply"),
     (_admission({"name": "another"}), "webhook", "broken", "has no webhook", "kubectl apply"),
     (_admission({"namespaceSelector": ELSEWHERE}), "webhook", "broken", "leaves this", "selector"),
@@ -156,13 +162,14 @@ CASES = [
      "webhook", "broken", "not the authority", "rollout restart"),
     (_admission(secret={"tls.crt": ""}), "webhook", "broken", "not a webhook's", "delete secret"),
     (change(FACTS, now=sound.NOW + LATER), "webhook", "broken", "has ended", "delete secret"),
-    (_admission(service=Answer()), "webhook", "broken", "no service", "kubectl apply"),
-    (_admission(endpoints=Listing()), "webhook", "broken", "no pod that is ready", "controller"),
+    (_admission(service=ObjectResult()), "webhook", "broken", "no service", "kubectl apply"),
+    (_admission(endpoints=ListResult()), "webhook", "broken", "no pod that is ready", "controller"),
     (_admission(tried=_plain()), "webhook", "broken", "not injected", "9443"),
-    (_admission(tried=Answer(refusal="quota")), "webhook", "unknown", "quota", "other findings"),
-    (_admission(configuration=Answer(refusal="no"), tried=_plain()),
+    (_admission(tried=ObjectResult(denial="quota")), "webhook", "unknown", "quota",
+     "other findings"),
+    (_admission(configuration=ObjectResult(denial="no"), tried=_plain()),
      "webhook", "unknown", "no", "ask somebody"),
-    (_admission(configuration=Answer(refusal="no")), "webhook", "good", "is injected", ""),
+    (_admission(configuration=ObjectResult(denial="no")), "webhook", "good", "is injected", ""),
     # pods
     (_pods('pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot'),
      "pods", "broken", "violates PodSecurity", "securityContext"),
@@ -171,79 +178,81 @@ CASES = [
      "pods", "broken", "must specify", "a LimitRange with a default CPU limit"),
     (_pods("something else"), "pods", "broken", "something else", "change the job"),
     (_pods(FORBIDDEN), "pods", "unknown", "cannot create", "create pods in team"),
-    (_pods(nodes=Listing((sound.node("tiny", memory="100Mi"),))),
+    (_pods(nodes=ListResult((sound.node("tiny", memory="100Mi"),))),
      "memory", "broken", "100 MiB", "checkpoint.arena"),
-    (_pods(nodes=Listing(refusal="no")), "memory", "unknown", "no", "list nodes"),
+    (_pods(nodes=ListResult(denial="no")), "memory", "unknown", "no", "list nodes"),
     (_pods(own=True), "shm", "warning", "64 MiB", "emptyDir"),
     (_pods(job=_with_shm("1Gi"), own=True), "shm", "broken", "may grow to 1Gi", "sizeLimit"),
     (_pods(job=_with_shm("64Mi"), own=True), "shm", "good", "64Mi", ""),
     # storage
-    (_claims(Answer()), "storage", "broken", "no claim data", "create the claim"),
-    (_claims(Answer(refusal="no")), "storage", "unknown", "no", "ask somebody"),
-    (_claims(Answer(sound.claim("Lost"))), "storage", "broken", "lost its volume", "bring"),
-    (_claims(Answer(sound.claim(mode="ReadWriteOnce"))),
+    (_claims(ObjectResult()), "storage", "broken", "no claim data", "create the claim"),
+    (_claims(ObjectResult(denial="no")), "storage", "unknown", "no", "ask somebody"),
+    (_claims(ObjectResult(sound.claim("Lost"))), "storage", "broken", "lost its volume", "bring"),
+    (_claims(ObjectResult(sound.claim(mode="ReadWriteOnce"))),
      "storage", "broken", "up to 2 pods", "ReadWriteMany"),
-    (_claims(Answer(sound.claim("Pending"))), "storage", "broken", "class fast", "none yet"),
-    (_claims(Answer(sound.claim("Pending", chosen=None)), [sound.storage_class("slow")]),
+    (_claims(ObjectResult(sound.claim("Pending"))), "storage", "broken", "class fast", "none yet"),
+    (_claims(ObjectResult(sound.claim("Pending", chosen=None)), [sound.storage_class("slow")]),
      "storage", "broken", "no default one", "slow"),
-    (_claims(Answer(sound.claim("Pending")), [sound.storage_class("fast")]),
+    (_claims(ObjectResult(sound.claim("Pending")), [sound.storage_class("fast")]),
      "storage", "warning", "Pending, not Bound", "describe pvc"),
-    (_claims(Answer(sound.claim("Pending")),
+    (_claims(ObjectResult(sound.claim("Pending")),
              [sound.storage_class("fast", mode="WaitForFirstConsumer")]),
      "storage", "good", "when a pod mounts it", ""),
-    (change(FACTS, claims=Claims(sound.NAMESPACE, {}, Listing(), 2)),
+    (change(FACTS, claims=VolumeClaimState(sound.NAMESPACE, {}, ListResult(), 2)),
      "storage", "warning", "no default storage class", "s3://"),
     # images
-    (_images(pods=Listing((sound.waiting_pod("p", "ImagePullBackOff", "denied"),))),
+    (_images(pods=ListResult((sound.waiting_pod("p", "ImagePullBackOff", "denied"),))),
      "images", "broken", "p: ImagePullBackOff: denied", "imagePullSecrets"),
-    (_images(pods=Listing((sound.waiting_pod("p", "CreateContainerError", "x"),))),
+    (_images(pods=ListResult((sound.waiting_pod("p", "CreateContainerError", "x"),))),
      "images", "good", "no pod", ""),
     (_images(sidecar="rover-kf-sidecar:0.1.0"),
      "sidecar-image", "warning", "names no registry", "ROVER_SIDECAR_IMAGE"),
     (_images(sidecar="here:1",
-             nodes=Listing((_held(sound.node("n"), "docker.io/library/here:1"),))),
+             nodes=ListResult((_held(sound.node("n"), "docker.io/library/here:1"),))),
      "sidecar-image", "good", "every node has it", ""),
 ]  # fmt: skip
 
 
 def test_nothing_is_said_against_a_sound_cluster():
     """All is good, and nothing is left to be mended."""
-    found = list(judge(FACTS))
-    assert [item for item in found if item.verdict != "good" or item.mend] == []
+    found = list(check_facts(FACTS))
+    assert [item for item in found if item.verdict != "good" or item.fix] == []
     assert len(found) >= 12
 
 
 @pytest.mark.parametrize(("facts", "check", "verdict", "words", "mend"), CASES)
 def test_each_fault_is_named_with_its_cure(facts, check, verdict, words, mend):
     """One changed fact changes one finding; its words have the fact and what to do."""
-    found = [item for item in judge(facts) if item.check == check]
+    found = [item for item in check_facts(facts) if item.check == check]
     assert [item.verdict for item in found] == [verdict]
-    assert words in found[0].what
-    assert mend in found[0].mend
-    assert bool(found[0].mend) == (verdict != "good") or not mend
+    assert words in found[0].message
+    assert mend in found[0].fix
+    assert bool(found[0].fix) == (verdict != "good") or not mend
 
 
 def test_a_tfjob_is_tried_as_what_it_is():
     """Its replica types, its operator's label and its policy where none is stated."""
-    plain = dry_run_objects.example("a")
+    plain = dry_run_objects.example_job("a")
     worker = plain["spec"].pop("pytorchReplicaSpecs")["Worker"]
     worker["template"]["spec"]["containers"][0]["name"] = "tensorflow"
     del worker["restartPolicy"], plain["spec"]["elasticPolicy"]
     job = {**plain, "kind": "TFJob", "spec": {"tfReplicaSpecs": {"Chief": worker}}}
-    pod = dry_run_objects.pods(dry_run_objects.labelled(job, "a"), "a")["Chief"]
+    pod = dry_run_objects.first_pods(dry_run_objects.with_label(job, "a"), "a")["Chief"]
     assert pod["metadata"]["name"].endswith("-chief-0")
     assert pod["metadata"]["labels"]["training.kubeflow.org/operator-name"] == "tfjob-controller"
     assert pod["spec"]["restartPolicy"] == "Never"
-    assert volume_claims.named(job) == set()
+    assert volume_claims.claim_names(job) == set()
 
 
 def test_what_is_tried_is_what_would_run():
     """The pod that is tried has the operator's labels; the job has a name that nobody uses."""
-    first, second = (dry_run_objects.labelled(dry_run_objects.example("a"), "b") for _ in range(2))
+    first, second = (
+        dry_run_objects.with_label(dry_run_objects.example_job("a"), "b") for _ in range(2)
+    )
     assert first["metadata"]["name"] != second["metadata"]["name"]
     assert first["metadata"]["namespace"] == "b"
-    (pod,) = dry_run_objects.pods(first, "b").values()
+    (pod,) = dry_run_objects.first_pods(first, "b").values()
     assert pod["metadata"]["labels"]["training.kubeflow.org/replica-index"] == "0"
     assert pod["spec"]["restartPolicy"] == "OnFailure"
-    assert images.sidecar_of(first) == ""
-    assert images.sidecar_of(sound.injected()) == sound.IMAGE
+    assert images.sidecar_image(first) == ""
+    assert images.sidecar_image(sound.injected()) == sound.IMAGE

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rover_kf.doctor import controller_checks, webhook_checks
-from rover_kf.doctor.rbac import Right
+from rover_kf.doctor.rbac import Permission
 
 MANIFESTS = pathlib.Path(__file__).parents[3] / "manifests"
 
@@ -22,15 +22,15 @@ def _documents(path: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("file", "kind", "needed"),
     [
-        ("base/rbac/rbac.yaml", "ClusterRole", controller_checks.NEEDED),
-        ("overlays/namespaced/rbac.yaml", "Role", controller_checks.NEEDED_ALONE),
+        ("base/rbac/rbac.yaml", "ClusterRole", controller_checks.REQUIRED),
+        ("overlays/namespaced/rbac.yaml", "Role", controller_checks.REQUIRED_NAMESPACED),
     ],
 )
 def test_the_controllers_rights_are_those_of_its_role(file, kind, needed):
     """Each rule that names no single object is asked for, and nothing else."""
     (role,) = (item for item in _documents(file) if item["kind"] == kind)
     given = {
-        Right(verb, group, *resource.split("/"))
+        Permission(verb, group, *resource.split("/"))
         for rule in role["rules"]
         if "resourceNames" not in rule
         for group in rule["apiGroups"]

@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from rover_kf.api import names
-from rover_kf.cluster.kubernetes.api import Api
-from rover_kf.doctor import controller_checks, examine
-from rover_kf.doctor.api_query import Answer
-from rover_kf.doctor.diagnose import judge
-from rover_kf.doctor.rbac import Rights
+from rover_kf.cluster.kubernetes.api import KubernetesApi
+from rover_kf.doctor import controller_checks, diagnose
+from rover_kf.doctor.api_query import ObjectResult
+from rover_kf.doctor.diagnose import check_facts
+from rover_kf.doctor.rbac import MissingPermissions
 from rover_kf.injection.settings import InjectionSettings
 from tests.support import healthy_cluster as sound
 from tests.support.faults.api_stand_in import StandIn, failure, serving
@@ -73,7 +73,7 @@ class TeamsServer:
         if path == f"/apis/apps/v1/namespaces/{TEAM}/deployments":
             return 200, {"metadata": {}, "items": [self.deployment]}
         if path == f"/api/v1/namespaces/{TEAM}":
-            return 200, sound.place().found
+            return 200, sound.place().value
         return (201, self._stand_in.requests[-1][3]) if method == "POST" else None
 
     def _allows(self, review: dict) -> bool:
@@ -93,13 +93,13 @@ class TeamsServer:
 def server(overlay):
     with serving() as stand_in:
         found = TeamsServer(stand_in, overlay)
-        found.api = Api(stand_in.client())
+        found.api = KubernetesApi(stand_in.client())
         yield found
 
 
 def _examine(server, account=ACCOUNT):
     settings = InjectionSettings(sound.IMAGE, account)
-    found = examine(server.api, TEAM, settings=settings, now=sound.NOW)
+    found = diagnose(server.api, TEAM, settings=settings, now=sound.NOW)
     return {item.check: item for item in found.findings}
 
 
@@ -110,8 +110,11 @@ def test_the_overlay_is_found_to_be_in_order(server):
     assert [item for item in found.values() if item.verdict in ("broken", "warning")] == []
     ours = ("controller", "controller-rights", "webhook", "controller-account")
     assert [found[check].verdict for check in ours] == ["good"] * 4
-    assert f"for the jobs of {TEAM} alone" in found["controller"].what
-    assert f"the {len(controller_checks.NEEDED_ALONE)} rights" in found["controller-rights"].what
+    assert f"for the jobs of {TEAM} alone" in found["controller"].message
+    assert (
+        f"the {len(controller_checks.REQUIRED_NAMESPACED)} rights"
+        in found["controller-rights"].message
+    )
     assert found["nodes"].verdict == "unknown"
 
 
@@ -119,8 +122,8 @@ def test_a_right_that_the_overlay_lost_is_found(server):
     """The mending names the overlay, not the cluster's manifests."""
     server._rules = [rule for rule in server._rules if rule["resources"] != ["pods/resize"]]
     found = _examine(server)["controller-rights"]
-    assert (found.verdict, found.what.split("may not ")[1]) == ("broken", "patch pods/resize")
-    assert "overlays/namespaced" in found.mend
+    assert (found.verdict, found.message.split("may not ")[1]) == ("broken", "patch pods/resize")
+    assert "overlays/namespaced" in found.fix
 
 
 def test_a_controller_of_another_namespace_is_not_taken_for_this_ones(server):
@@ -141,7 +144,9 @@ def _beside(**changed):
     return dataclasses.replace(facts, admission=dataclasses.replace(facts.admission, **changed))
 
 
-LACKING = Rights(f"system:serviceaccount:{ACCOUNT}", (controller_checks.NEEDED_ALONE[3],))
+LACKING = MissingPermissions(
+    f"system:serviceaccount:{ACCOUNT}", (controller_checks.REQUIRED_NAMESPACED[3],)
+)
 STOPPED = {"spec": {"replicas": 0, "template": {"spec": {"containers": [{"image": "c:1"}]}}}}
 
 CASES = [
@@ -152,22 +157,24 @@ CASES = [
      "ROVER_CONTROLLER_ACCOUNT"),
     (sound.namespaced(rights=LACKING), "controller-rights", "broken", "may not patch pytorchjobs",
      "overlays/namespaced"),
-    (sound.namespaced(rights=Rights("", refusal="no")), "controller-rights", "unknown", "no",
+    (sound.namespaced(rights=MissingPermissions("", denial="no")), "controller-rights",
+     "unknown", "no",
      "create localsubjectaccessreviews"),
     (sound.namespaced(deployments=dataclasses.replace(
         sound.controller().deployments, items=(STOPPED,))),
      "controller", "broken", "scaled to 0", "-n team deploy/rover-kf-controller --replicas=1"),
     (_beside(configuration=sound.admission().configuration), "webhook", "warning",
      "in rover-kf-system) beside the controller of team", "keep one"),
-    (_beside(tried=Answer(sound.injected())), "webhook", "broken", "two controllers", "keep one"),
+    (_beside(tried=ObjectResult(sound.injected())), "webhook", "broken", "two controllers",
+     "keep one"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("facts", "check", "verdict", "words", "mend"), CASES)
 def test_each_fault_is_named_with_its_cure(facts, check, verdict, words, mend):
     """One changed fact changes one finding; its words have the fact and what to do."""
-    (found,) = (item for item in judge(facts) if item.check == check)
+    (found,) = (item for item in check_facts(facts) if item.check == check)
     assert found.verdict == verdict
-    assert words in found.what
-    assert mend in found.mend
-    assert bool(found.mend) == (verdict != "good")
+    assert words in found.message
+    assert mend in found.fix
+    assert bool(found.fix) == (verdict != "good")

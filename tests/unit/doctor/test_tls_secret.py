@@ -34,7 +34,7 @@ class Server:
     def request(self, method, path, *, what, query=None, body=None):
         assert (method, query, body) == ("GET", None, None)
         self.asked.append(path)
-        found = self.objects.get(path, errors.JobNotFound(what))
+        found = self.objects.get(path, errors.NoSuchJob(what))
         if isinstance(found, errors.RoverError):
             raise found
         return {"data": found}
@@ -50,9 +50,9 @@ def encoded(content):
 def found(objects, policy=POLICY, now=None):
     """Verdict and words of each finding, by its name."""
     job = inject(make_job(policy=policy), settings=InjectionSettings("image")).manifest
-    seen = tls_secret.look(Server(objects), "team", "rover-kf-system", job)
-    told = tls_secret.judge(seen, time.time() if now is None else now)
-    return {one.check: (one.verdict, f"{one.what} | {one.mend}") for one in told}
+    seen = tls_secret.collect(Server(objects), "team", "rover-kf-system", job)
+    told = tls_secret.check(seen, time.time() if now is None else now)
+    return {one.check: (one.verdict, f"{one.message} | {one.fix}") for one in told}
 
 
 def good(**more):
@@ -63,8 +63,8 @@ def test_nothing_is_asked_of_a_job_that_does_not_encrypt():
     """And nothing said."""
     server = Server({})
     job = inject(make_job(), settings=InjectionSettings("image")).manifest
-    seen = tls_secret.look(server, "team", "rover-kf-system", job)
-    assert [*tls_secret.judge(seen, 0.0)] == []
+    seen = tls_secret.collect(server, "team", "rover-kf-system", job)
+    assert [*tls_secret.check(seen, 0.0)] == []
     assert server.asked == []
 
 
@@ -91,7 +91,7 @@ def test_a_bundles_authorities_count():
 
 
 WRONG = {
-    "no secret": ({SECRET: errors.JobNotFound("x")}, "there is no secret pods in team"),
+    "no secret": ({SECRET: errors.NoSuchJob("x")}, "there is no secret pods in team"),
     "over": ({SECRET: encoded(OURS.secret(NAME, ends=-60.0))}, "certificate has expired"),
     "another name": (
         {SECRET: encoded(OURS.secret(tls.server_name("x")))},

@@ -26,20 +26,22 @@ MIB = 1 << 20
 )
 def test_the_script_is_found(line, name, arguments):
     """Behind python, torchrun and rover-run, with their options taken off."""
-    assert script.find(line.split()) == script.Script(name, arguments)
+    assert script.parse_command(line.split()) == script.UserScript(name, arguments)
 
 
 def test_a_module_is_found():
     """python -m names a module; torchrun -m does, too."""
     for line in ("python -u -m pkg.train --x", "torchrun -m pkg.train --x"):
-        assert script.find(line.split()) == script.Script("pkg.train", ("--x",), is_module=True)
+        assert script.parse_command(line.split()) == script.UserScript(
+            "pkg.train", ("--x",), is_module=True
+        )
 
 
 @pytest.mark.parametrize("line", ["", "bash train.sh", "python", "python -m", "torchrun"])
 def test_a_command_without_a_script_is_refused(line):
     """Nothing is guessed."""
     with pytest.raises(ValueError, match=r"."):
-        script.find(line.split())
+        script.parse_command(line.split())
 
 
 def test_live_tensors_are_counted_until_they_go():

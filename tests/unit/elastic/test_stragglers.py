@@ -7,11 +7,16 @@ from __future__ import annotations
 import random
 
 from rover_kf.api.samples import StepReport, StepSample
-from rover_kf.elastic.stragglers import WINDOW_STEPS, Straggler, Stragglers, slow
+from rover_kf.elastic.stragglers import (
+    WINDOW_STEPS,
+    StragglerDetector,
+    StragglerRank,
+    slow_ranks,
+)
 
 
 def told(watch, rank, *own, number=1):
-    samples = tuple(StepSample(1, 0.0, 1.0, own_seconds=seconds) for seconds in own)
+    samples = tuple(StepSample(1, 0.0, 1.0, rank_local_seconds=seconds) for seconds in own)
     return watch.heard(StepReport(rank, 4, number, samples))
 
 
@@ -28,14 +33,16 @@ def windows(watch, *times):
 def test_three_of_four_windows():
     """One slow window is nothing, nor are two; the third is told, once."""
     even, slow_one = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.6, 1.0)
-    assert windows(Stragglers(1, 4), slow_one, even, even, even, slow_one, slow_one) == []
-    assert windows(Stragglers(1, 4), slow_one, even, slow_one, slow_one, slow_one) == [(3, 2)]
-    assert windows(Stragglers(1, 4), *[even] * 20) == []
+    assert windows(StragglerDetector(1, 4), slow_one, even, even, even, slow_one, slow_one) == []
+    assert windows(StragglerDetector(1, 4), slow_one, even, slow_one, slow_one, slow_one) == [
+        (3, 2)
+    ]
+    assert windows(StragglerDetector(1, 4), *[even] * 20) == []
 
 
 def test_the_rule_holds_no_more():
     """Who was slow in three of four windows is a straggler until it is so in two of the last."""
-    watch, held = Stragglers(1, 4), []
+    watch, held = StragglerDetector(1, 4), []
     even, slow_one = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.6, 1.0)
     for one in (slow_one, slow_one, slow_one, even, even, slow_one, slow_one, slow_one):
         windows(watch, one)
@@ -45,14 +52,14 @@ def test_the_rule_holds_no_more():
 
 def test_half_of_two():
     """Of two ranks one can be slow; of one none. A rank as slow as one and a half is not."""
-    assert slow({0: 1.0, 1: 1.6}) == (Straggler(1, 1.6, 1.0),)
-    assert slow({0: 1.0, 1: 1.5}) == ()
-    assert slow({0: 1.0}) == ()
+    assert slow_ranks({0: 1.0, 1: 1.6}) == (StragglerRank(1, 1.6, 1.0),)
+    assert slow_ranks({0: 1.0, 1: 1.5}) == ()
+    assert slow_ranks({0: 1.0}) == ()
 
 
 def test_single_slow_steps_do_not_count():
     """A window's median decides: evaluations, saves and first steps are few."""
-    watch, chance = Stragglers(1, 4), random.Random(7)
+    watch, chance = StragglerDetector(1, 4), random.Random(7)
     for _ in range(10 * WINDOW_STEPS):
         for rank in range(4):
             own = chance.uniform(0.9, 1.1) if chance.random() < 0.7 else chance.uniform(5, 50)
@@ -62,7 +69,7 @@ def test_single_slow_steps_do_not_count():
 def test_nothing_measured_nothing_told():
     """Steps without a measure fill no window; a rank that tells none keeps all from closing; nor
     does another round's."""
-    watch = Stragglers(1, 4)
+    watch = StragglerDetector(1, 4)
     slow_one = (1.0, 1.0, 1.6, 0.0)
     assert windows(watch, *[slow_one] * 8) == []
     assert told(watch, 3, *[1.0] * 4 * WINDOW_STEPS, number=2) == ()

@@ -49,12 +49,12 @@ def test_runs_go_through_a_file(history, other, tmp_path, ending):
     history.upsert(record())
     history.upsert(record("u2", namespace="other"))
     file = tmp_path / f"runs.{ending}"
-    assert import_export.write(history, file) == 2
+    assert import_export.export_runs(history, file) == 2
     newer = record(updated_at=300.0, verdict="newer")
     other.upsert(newer)
-    assert import_export.read(other, file) == 1
+    assert import_export.import_runs(other, file) == 1
     assert (other.get("u1"), other.get("u2")) == (newer, record("u2", namespace="other"))
-    assert import_export.write(history, file, namespace="team") == 1
+    assert import_export.export_runs(history, file, namespace="team") == 1
     assert not list(tmp_path.glob(".runs*"))
 
 
@@ -62,16 +62,16 @@ def test_files_that_cannot_be_used(history, tmp_path):
     """Another ending, no such file, no record: refused, nothing added."""
     history.upsert(record())
     with pytest.raises(errors.InputError, match="allowed"):
-        import_export.write(history, tmp_path / "runs.csv")
+        import_export.export_runs(history, tmp_path / "runs.csv")
     with pytest.raises(errors.InputError, match="cannot be written"):
-        import_export.write(history, tmp_path / "no" / "runs.jsonl")
+        import_export.export_runs(history, tmp_path / "no" / "runs.jsonl")
     for text in ("{", '{"uid": "u9"}'):
         (tmp_path / "bad.jsonl").write_text(codec.dumps(record("u8")).decode() + "\n" + text)
         with pytest.raises(errors.InputError, match="nothing was added"):
-            import_export.read(history, tmp_path / "bad.jsonl")
+            import_export.import_runs(history, tmp_path / "bad.jsonl")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 not")
     with pytest.raises(errors.InputError, match="nothing was added"):
-        import_export.read(history, tmp_path / "bad.parquet")
+        import_export.import_runs(history, tmp_path / "bad.parquet")
     assert [run.uid for run in history.list()] == ["u1"]
 
 

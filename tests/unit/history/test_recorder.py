@@ -7,11 +7,11 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
-from rover_kf.api.data import Span
+from rover_kf.api.data import SlotSpan
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.leases import DataStatus, PoisonShard
+from rover_kf.api.leases import DataStatus, PoisonedShard
 from rover_kf.api.records import JobSignature
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import CoordinatorStatus
@@ -60,17 +60,17 @@ def decision(at, action="stay", **changes):
 
 
 def data(name, done, *poison):
-    shards = tuple(PoisonShard(Span("", begin, begin + 1), 3, "broken") for begin in poison)
+    shards = tuple(PoisonedShard(SlotSpan("", begin, begin + 1), 3, "broken") for begin in poison)
     return DataStatus(name, 0, 1, 100, done, 0, len(poison), 1.0, poison=shards)
 
 
 def begun():
-    return recorder.begin(JOB, signature=SIGNATURE, requested={"replicas": 2.0}, every=10)
+    return recorder.new_record(JOB, signature=SIGNATURE, requested={"replicas": 2.0}, every=10)
 
 
 def test_look_is_folded_in():
     """Steps, windows, events, save cost and goodput are taken over; a mean is a mean."""
-    found = recorder.advance(begun(), JOB, status())
+    found = recorder.update(begun(), JOB, status())
     assert (found.steps, found.total_steps, found.restarts) == (100, 500, 1)
     assert found.windows == (window(0), window(1))
     assert found.save_seconds == 0.02
@@ -81,13 +81,13 @@ def test_look_is_folded_in():
 
 def test_same_look_twice_changes_nothing():
     """Idempotent: windows and events are known by themselves, not by counting."""
-    once = recorder.advance(begun(), JOB, status(), decision=decision(1.0))
-    assert recorder.advance(once, JOB, status(), decision=decision(1.0)) == once
+    once = recorder.update(begun(), JOB, status(), decision=decision(1.0))
+    assert recorder.update(once, JOB, status(), decision=decision(1.0)) == once
 
 
 def test_new_coordinator_takes_nothing_away():
     """A replaced first pod begins its account at nought: the record keeps what it had."""
-    old = recorder.advance(begun(), JOB, status())
+    old = recorder.update(begun(), JOB, status())
     fresh = status(
         step=90,
         restarts=0,
@@ -101,7 +101,7 @@ def test_new_coordinator_takes_nothing_away():
         restart_seconds=0.0,
         total_steps=None,
     )
-    found = recorder.advance(old, JOB, fresh)
+    found = recorder.update(old, JOB, fresh)
     assert found.windows == (window(0), window(1), window(7))
     assert dataclasses.replace(found, windows=old.windows) == old
 
@@ -109,27 +109,27 @@ def test_new_coordinator_takes_nothing_away():
 def test_accounts_of_replaced_pods_add_up():
     """One account only grows; of two the sum is kept, with what lay between them as recovery."""
     first = status(goodput=Goodput(waiting=10, productive=30), account_from=100.0)
-    found = recorder.advance(begun(), JOB, first)
+    found = recorder.update(begun(), JOB, first)
     later = status(goodput=Goodput(waiting=10, productive=50), account_from=100.0)
-    found = recorder.advance(found, JOB, later)
-    assert recorder.advance(found, JOB, first).goodput == found.goodput
+    found = recorder.update(found, JOB, later)
+    assert recorder.update(found, JOB, first).goodput == found.goodput
     second = status(goodput=Goodput(productive=5), account_from=175.0)
-    found = recorder.advance(found, JOB, second)
+    found = recorder.update(found, JOB, second)
     assert found.goodput == Goodput(waiting=10, productive=55, recovery=15)
     assert found.goodput.total == 175.0 + 5 - 100.0
-    assert recorder.advance(found, JOB, later).goodput == found.goodput
+    assert recorder.update(found, JOB, later).goodput == found.goodput
     grown = status(goodput=Goodput(productive=8, redone=1), account_from=175.0)
-    found = recorder.advance(found, JOB, grown)
+    found = recorder.update(found, JOB, grown)
     assert found.goodput == Goodput(waiting=10, productive=58, recovery=15, redone=1)
 
 
 def test_hangs_are_kept_once():
     """Each with its stacks, the newest eight."""
     every = [Hang(float(at), 1, 5, 301.0, 300.0, True, "", ()) for at in range(10)]  # noqa: FBT003
-    found = recorder.advance(begun(), JOB, status(hangs=tuple(every[:4])))
-    found = recorder.advance(found, JOB, status(hangs=tuple(every[2:6])))
+    found = recorder.update(begun(), JOB, status(hangs=tuple(every[:4])))
+    found = recorder.update(found, JOB, status(hangs=tuple(every[2:6])))
     assert found.hangs == tuple(every[:6])
-    found = recorder.advance(found, JOB, status(hangs=tuple(every[6:])))
+    found = recorder.update(found, JOB, status(hangs=tuple(every[6:])))
     assert found.hangs == tuple(every[2:])
 
 
@@ -138,7 +138,7 @@ def test_stays_in_a_row_are_two():
     found = begun()
     for at in range(1, 20):
         kind = "scale" if at == 10 else "stay"
-        found = recorder.advance(found, JOB, None, decision=decision(float(at), kind))
+        found = recorder.update(found, JOB, None, decision=decision(float(at), kind))
     assert [item.at for item in found.decisions] == [1, 9, 10, 11, 19]
 
 
@@ -148,7 +148,7 @@ def test_changes_stay_where_reasons_to_stay_are_too_many():
     for at in range(1, 400):
         made = decision(float(at), "stay" if at % 50 else "scale")
         made = dataclasses.replace(made, reason="because " + "o" * at)
-        found = recorder.advance(found, JOB, None, decision=made)
+        found = recorder.update(found, JOB, None, decision=made)
     assert len(found.decisions) == recorder.MAX_DECISIONS
     actions = [item.at for item in found.decisions if item.action != "stay"]
     assert actions == list(range(50, 400, 50))
@@ -156,17 +156,17 @@ def test_changes_stay_where_reasons_to_stay_are_too_many():
 
 def test_applied_decision_replaces_its_intention():
     """The decision is first intended and then applied: one entry, applied."""
-    found = recorder.advance(begun(), JOB, None, decision=decision(1.0, "scale"))
-    found = recorder.advance(found, JOB, None, decision=decision(1.0, "scale", applied=True))
+    found = recorder.update(begun(), JOB, None, decision=decision(1.0, "scale"))
+    found = recorder.update(found, JOB, None, decision=decision(1.0, "scale", applied=True))
     assert [item.applied for item in found.decisions] == [True]
 
 
 def test_outcome_follows_the_operator():
     """Only the Training Operator's word ends a run; deletion is its own outcome."""
-    assert recorder.advance(begun(), JOB, status()).outcome == "running"
+    assert recorder.update(begun(), JOB, status()).outcome == "running"
     done = dataclasses.replace(JOB, phase="Succeeded")
-    assert recorder.advance(begun(), done, None).outcome == "succeeded"
-    assert recorder.deleted(begun(), 9.0).outcome == "deleted"
+    assert recorder.update(begun(), done, None).outcome == "succeeded"
+    assert recorder.mark_deleted(begun(), 9.0).outcome == "deleted"
 
 
 def test_record_is_bounded():
@@ -175,7 +175,7 @@ def test_record_is_bounded():
     for i in range(0, 6000, 50):
         rows = tuple(window(j) for j in range(i, i + 50))
         events = tuple(Event("CheckpointDurable", "", at=float(j)) for j in range(i, i + 50))
-        found = recorder.advance(found, JOB, status(windows=rows, events=events))
+        found = recorder.update(found, JOB, status(windows=rows, events=events))
     assert len(found.windows) <= recorder.MAX_WINDOWS
     assert len(found.events) <= recorder.MAX_EVENTS
     assert (found.windows[0], found.windows[-1]) == (window(0), window(5999))
@@ -193,9 +193,9 @@ def test_a_long_run_is_known_evenly():
         if i % 16 == 0:
             events.append(Event("TrainingProcessFailed", f"rank {i}", warning=True, at=at))
         now = status(windows=rows, events=tuple(events), now=at, step=i)
-        found = recorder.advance(found, JOB, now, memory_limit=7.0)
+        found = recorder.update(found, JOB, now, memory_limit=7.0)
     looks = [look.at for look in found.looks]
-    assert 60 <= len(looks) <= recorder.MAX_LOOKS
+    assert 60 <= len(looks) <= recorder.MAX_SAMPLES
     assert all(later - sooner < every * 4_000 / 25 for sooner, later in pairwise(looks))
     assert found.looks[-1].memory_limit == 7.0
     ends = [row.ended_at for row in found.windows]
@@ -208,17 +208,17 @@ def test_an_event_is_recorded_once():
     """Also one that the coordinator tells and that was put on the job in the same look."""
     told = Event("WorldFormed", "round 1", at=9.0, sequence=1, source="digits-worker-0")
     own = Event("Scaled", "2 -> 3", at=9.5)
-    found = recorder.advance(begun(), JOB, status(events=(told,)), events=(told, own))
+    found = recorder.update(begun(), JOB, status(events=(told,)), events=(told, own))
     assert found.events == (told, own)
-    assert recorder.advance(found, JOB, status(events=(told,)), events=(own,)).events == (told, own)
+    assert recorder.update(found, JOB, status(events=(told,)), events=(own,)).events == (told, own)
 
 
 def test_peaks_of_use_only_grow():
     """The worst that any look told, of memory and cores; nothing where nobody tells."""
-    assert recorder.advance(begun(), JOB, status()).peak == {}
-    first = recorder.advance(begun(), JOB, status(memory_peak=3e9, cpu_peak=1.5))
+    assert recorder.update(begun(), JOB, status()).peak == {}
+    first = recorder.update(begun(), JOB, status(memory_peak=3e9, cpu_peak=1.5))
     assert first.peak == {"memory": 3e9, "cpu": 1.5}
-    assert recorder.advance(first, JOB, status(memory_peak=1e9, cpu_peak=2.5)).peak == {
+    assert recorder.update(first, JOB, status(memory_peak=1e9, cpu_peak=2.5)).peak == {
         "memory": 3e9,
         "cpu": 2.5,
     }
@@ -228,6 +228,6 @@ def test_how_far_data_were_read_is_kept():
     """The newest of each data set; what was set aside before a round ended stays."""
     seen = begun()
     for told in ((data("train", 40, 7), data("clicks", 5)), (), (data("train", 30, 7, 8),)):
-        seen = recorder.advance(seen, JOB, status(data=told))
+        seen = recorder.update(seen, JOB, status(data=told))
     assert {each.name: each.done for each in seen.data} == {"train": 30, "clicks": 5}
     assert [poison.span.begin for poison in seen.data[0].poison] == [7, 8]

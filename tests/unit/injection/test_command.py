@@ -7,14 +7,14 @@ from __future__ import annotations
 import pytest
 
 from rover_kf.injection import command
-from rover_kf.injection.command import Exec
+from rover_kf.injection.command import ParsedCommand
 
 SH = ("/bin/sh", "/rover/runtime/rover-run")
 RUN = "/rover/runtime/rover_run.py"
 
 
 def line(command_words, args=None):
-    return Exec(tuple(command_words), None if args is None else tuple(args))
+    return ParsedCommand(tuple(command_words), None if args is None else tuple(args))
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_what_starts_training_becomes_rover_run(before, after):
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
-        (Exec(None, None), "no command"),
-        (Exec(None, ("x.py",)), "no command"),
+        (ParsedCommand(None, None), "no command"),
+        (ParsedCommand(None, ("x.py",)), "no command"),
         (line([]), "no command"),
         (line(["sh", "-c", "torchrun x.py"]), "neither torchrun nor python"),
         (line(["bash", "run.sh"]), "neither torchrun nor python"),
@@ -120,7 +120,7 @@ def test_an_edit_of_the_rewritten_line_is_kept():
     """Someone who edits the arguments of an injected job gets those, not the recorded ones."""
     before = line(["torchrun"], ["train.py", "--lr=1"])
     done = command.rewrite(before, 1)
-    edited = Exec(done.command, ("train.py", "--lr=2"))
+    edited = ParsedCommand(done.command, ("train.py", "--lr=2"))
     assert command.restore(edited, before) == line(["torchrun"], ["train.py", "--lr=2"])
 
 

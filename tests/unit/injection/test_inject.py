@@ -11,7 +11,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.checkpoint.storage.retention import Best, Spare
+from rover_kf.checkpoint.storage.retention import KeepBest, RetentionExceptions
 from rover_kf.injection.inject import inject, is_injected, remove
 from rover_kf.injection.patch_diff import diff
 from rover_kf.injection.settings import InjectionSettings
@@ -64,7 +64,7 @@ def test_the_sidecar_is_told_everything_it_reads():
     assert (found.arena_bytes, found.window_seconds) == (512 << 20, 5.0)
     assert (found.auth, str(found.token_home)) == ("serviceaccount", "/var/run/rover")
     assert found.controller_account == "rover-kf-system:controller"
-    assert str(found.home) == "/rover"
+    assert str(found.volume_path) == "/rover"
 
 
 def test_the_sidecar_knows_which_checkpoints_to_spare():
@@ -74,9 +74,11 @@ def test_the_sidecar_knows_which_checkpoints_to_spare():
     variables = environment_of(container_of(injected(job), names.SIDECAR_CONTAINER))
     variables[names.ENV_REPLICA_INDEX] = "0"  # the pod's own label says so
     found = sidecar_settings.read(variables)
-    assert found.checkpoint_spare == Spare(100, Best("accuracy", highest=True, count=2))
+    assert found.retention_exceptions == RetentionExceptions(
+        100, KeepBest("accuracy", highest=True, count=2)
+    )
     del variables[names.ENV_CHECKPOINT_KEEP_EVERY], variables[names.ENV_CHECKPOINT_KEEP_BEST]
-    assert sidecar_settings.read(variables).checkpoint_spare == Spare()
+    assert sidecar_settings.read(variables).retention_exceptions == RetentionExceptions()
     with pytest.raises(errors.InputError, match=r"KEEP_BEST: 'x' is not of the form"):
         sidecar_settings.read(variables | {names.ENV_CHECKPOINT_KEEP_BEST: "x"})
 

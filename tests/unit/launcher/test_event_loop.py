@@ -12,14 +12,14 @@ import threading
 import pytest
 
 from rover_kf.api import codec, names
-from rover_kf.api.status import Acknowledged
-from rover_kf.launcher.event_loop import Errands
-from rover_kf.launcher.sidecar_requests import SidecarClient
+from rover_kf.api.status import Ack
+from rover_kf.launcher.event_loop import EventLoop
+from rover_kf.launcher.sidecar_requests import SidecarConnector
 
 
 class _Sidecar(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
-        body = codec.dumps(Acknowledged(reason="heard"))
+        body = codec.dumps(Ack(reason="heard"))
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -50,6 +50,6 @@ def test_a_thread_that_cannot_be_started_is_no_end(home, monkeypatch):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refusing)
-    errands = Errands(SidecarClient(home), queue.SimpleQueue(), lambda _: None)
-    assert errands.ask(names.PATH_FLUSH, {}, Acknowledged).reason == "heard"
+    errands = EventLoop(SidecarConnector(home), queue.SimpleQueue(), lambda _: None)
+    assert errands.request(names.PATH_FLUSH, {}, Ack).reason == "heard"
     assert len(refused) == 3

@@ -16,7 +16,7 @@ def test_ranks_follow_the_round():
     current = Round(4, members, 5, "10.0.0.1", 4711)
     identity = Identity("job", "b", "10.0.0.2", 1, coordinator=False)
     home = pathlib.Path("/rover")
-    found = rank_env.places(current, identity, role="r", home=home, inherited={})
+    found = rank_env.rank_envs(current, identity, role="r", shared_dir=home, inherited={})
     assert [place.rank for place in found] == [2, 3, 4]
     variables = found[1].variables
     assert {name: variables[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")} == {
@@ -35,8 +35,8 @@ def test_loopback_pods():
     current = Round(1, (Member("a", "1", 0, 1),), 1, "127.1.0.1", 1)
     identity = Identity("job", "a", "127.1.0.1", 0, coordinator=True)
     for given, wanted in (({}, "lo"), ({"GLOO_SOCKET_IFNAME": "eth0"}, None)):
-        (place,) = rank_env.places(
-            current, identity, role="r", home=pathlib.Path("/r"), inherited=given
+        (place,) = rank_env.rank_envs(
+            current, identity, role="r", shared_dir=pathlib.Path("/r"), inherited=given
         )
         assert place.variables.get("GLOO_SOCKET_IFNAME") == wanted
 
@@ -46,9 +46,9 @@ def test_names_are_not_waited_for_long():
     current = Round(1, (Member("a", "1", 0, 1),), 1, "10.0.0.1", 1)
     identity = Identity("job", "a", "10.0.0.1", 0, coordinator=True)
     given = {"identity": identity, "role": "r", "home": pathlib.Path("/r")}
-    (place,) = rank_env.places(current, inherited={}, **given)
+    (place,) = rank_env.rank_envs(current, inherited={}, **given)
     assert place.variables["RES_OPTIONS"] == "timeout:1 attempts:3"
-    (place,) = rank_env.places(current, inherited={"RES_OPTIONS": "rotate"}, **given)
+    (place,) = rank_env.rank_envs(current, inherited={"RES_OPTIONS": "rotate"}, **given)
     assert "RES_OPTIONS" not in place.variables
 
 

@@ -12,8 +12,8 @@ from tests.support.waiting import eventually
 
 STUCK = """
 import sys, threading
-from rover_kf.launcher import stacks
-stacks.register(sys.argv[1])
+from rover_kf.launcher import stack_dumps
+stack_dumps.register_handler(sys.argv[1])
 
 def stuck():
     print("here", flush=True)
@@ -32,7 +32,7 @@ def test_a_stuck_process_tells_where(tmp_path):
         assert process.stdout
         assert process.stdout.readline() == b"here\n"
         for _ in range(2):
-            stack_dumps.request(process.pid, str(file))
+            stack_dumps.request_dump(process.pid, str(file))
             eventually(lambda: "in <module>" in file.read_text(), within=60)
             text = file.read_text()
             assert text.count("in stuck") == 1
@@ -47,7 +47,7 @@ def test_a_process_that_does_not_catch_it_is_let_be(tmp_path):
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         # It has become cat once its own program is what the kernel names.
         eventually(
-            lambda: stack_dumps.request(process.pid, str(file)) or file.read_text(), within=60
+            lambda: stack_dumps.request_dump(process.pid, str(file)) or file.read_text(), within=60
         )
         process.communicate(b"")
         assert process.returncode == 0
@@ -58,5 +58,5 @@ def test_a_process_that_is_gone(tmp_path):
     """Nothing is noted, nothing is raised."""
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    stack_dumps.request(process.pid, str(tmp_path / "stacks"))
+    stack_dumps.request_dump(process.pid, str(tmp_path / "stacks"))
     assert not (tmp_path / "stacks").exists()

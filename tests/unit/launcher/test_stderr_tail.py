@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from rover_kf.launcher import stderr_tail
-from rover_kf.launcher.stderr_tail import MOST_BYTES, StderrTail
+from rover_kf.launcher.stderr_tail import MAX_BYTES, StderrTail
 from tests.support.waiting import eventually
 
 
@@ -56,10 +56,10 @@ def test_all_bytes_arrive(log):
     tail = StderrTail(log.write_end)
     code = "import random, sys; sys.stderr.buffer.write(random.Random(1).randbytes(1 << 20))"
     assert run(tail, sys.executable, "-S", "-c", code).wait(60) == 0
-    tail.settle()
+    tail.flush()
     eventually(lambda: len(log.data) == len(given))
     assert log.data == given
-    assert sum(len(data) for _, data in tail._kept) <= MOST_BYTES + stderr_tail._CHUNK
+    assert sum(len(data) for _, data in tail._kept) <= MAX_BYTES + stderr_tail._CHUNK
 
 
 def test_end_is_known_when_the_process_has_ended(log):
@@ -71,7 +71,7 @@ def test_end_is_known_when_the_process_has_ended(log):
     grandchild = int(process.stdout.readline())
     process.stdout.close()
     assert process.wait(60) == 0
-    tail.settle()
+    tail.flush()
     assert tail.lines() == ("one", "50%", "100%", "last")
     os.kill(grandchild, 9)
     eventually(lambda: tail._ended)
@@ -92,7 +92,7 @@ def test_old_lines_do_not_count(log, monkeypatch):
     """What was written long before the end is not taken for its reason."""
     tail = StderrTail(log.write_end)
     assert run(tail, "sh", "-c", "echo survived >&2").wait(60) == 0
-    tail.settle()
+    tail.flush()
     assert tail.lines() == ("survived",)
     monkeypatch.setattr(stderr_tail, "RECENT_SECONDS", -1.0)
     assert tail.lines() == ()
@@ -105,6 +105,6 @@ def test_reader_that_goes_away():
     tail = StderrTail(write_end)
     code = "import sys; sys.stderr.write('x' * 500_000 + 'end')"
     assert run(tail, sys.executable, "-S", "-c", code).wait(60) == 0
-    tail.settle()
+    tail.flush()
     assert tail.lines()[-1].startswith("xxx")
     os.close(write_end)

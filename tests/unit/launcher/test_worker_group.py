@@ -10,39 +10,41 @@ from typing import Any
 
 import pytest
 
-from rover_kf.launcher.event_loop import Errands
+from rover_kf.launcher.event_loop import EventLoop
 from rover_kf.launcher.preload import rest_seconds
-from rover_kf.launcher.sidecar_requests import SidecarClient
-from rover_kf.launcher.worker_group import AHEAD_SECONDS, Crew
-from rover_kf.launcher.zygote_client import Loading, Nursery, Ready
+from rover_kf.launcher.sidecar_requests import SidecarConnector
+from rover_kf.launcher.worker_group import AHEAD_SECONDS, WorkerGroup
+from rover_kf.launcher.zygote_client import TorchLoaded, ZygoteClient, ZygoteReady
 
-SHORT, LONG = Loading(0.1), Loading(100.0)
+SHORT, LONG = TorchLoaded(0.1), TorchLoaded(100.0)
 
 
 @pytest.mark.parametrize(
     ("known", "to_come", "taken"),
     [
-        ([], [SHORT, Ready()], 1),
-        ([], [LONG, Ready(), Ready()], 2),
-        ([SHORT], [Ready()], 0),
-        ([LONG, Ready()], [Ready()], 0),
-        ([LONG], [Ready(), Ready()], 1),
+        ([], [SHORT, ZygoteReady()], 1),
+        ([], [LONG, ZygoteReady(), ZygoteReady()], 2),
+        ([SHORT], [ZygoteReady()], 0),
+        ([LONG, ZygoteReady()], [ZygoteReady()], 0),
+        ([LONG], [ZygoteReady(), ZygoteReady()], 1),
     ],
 )
 def test_a_pod_joins_when_it_is_nearly_ready(known, to_come, taken):
     """It waits for torch, and for the rest too where that takes longer than it may be early."""
     assert rest_seconds(SHORT.seconds) < AHEAD_SECONDS < rest_seconds(LONG.seconds)
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    crew = Crew(Nursery(events), {})
+    crew = WorkerGroup(ZygoteClient(events), {})
     for event in known:
-        crew.note(event)
+        crew.on_event(event)
     for event in to_come:
         events.put(event)
-    crew.nearly_ready(Errands(SidecarClient(pathlib.Path("nowhere")), events, crew.note))
+    crew.wait_nearly_ready(
+        EventLoop(SidecarConnector(pathlib.Path("nowhere")), events, crew.on_event)
+    )
     assert events.qsize() == len(to_come) - taken
 
 
-class Idle(Nursery):
+class Idle(ZygoteClient):
     """Starts no zygote: the test says what one tells."""
 
     def start(self, inherited):
@@ -55,12 +57,12 @@ class Idle(Nursery):
 def test_a_pod_is_measured_when_all_is_loaded():
     """Not when its store is open, nor by guess."""
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    crew = Crew(Idle(events), {})
-    errands = Errands(SidecarClient(pathlib.Path("nowhere")), events, crew.note)
+    crew = WorkerGroup(Idle(events), {})
+    errands = EventLoop(SidecarConnector(pathlib.Path("nowhere")), events, crew.on_event)
     crew.start()
-    for event in (SHORT, LONG, Ready(), SHORT):
+    for event in (SHORT, LONG, ZygoteReady(), SHORT):
         events.put(event)
-    crew.ready(errands)
+    crew.wait_ready(errands)
     assert events.qsize() == 1
-    crew.ready(errands)
+    crew.wait_ready(errands)
     assert events.qsize() == 1

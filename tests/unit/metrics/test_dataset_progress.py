@@ -4,29 +4,29 @@
 
 from __future__ import annotations
 
-from rover_kf.api.data import Span
-from rover_kf.api.leases import DataStatus, PoisonShard, WorkerShare
-from rover_kf.api.samples import DataPlace, Goodput, StepReport
+from rover_kf.api.data import SlotSpan
+from rover_kf.api.leases import DataStatus, PoisonedShard, WorkerShare
+from rover_kf.api.samples import DataPosition, Goodput, StepReport
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.metrics import exporter
-from rover_kf.metrics.dataset_progress import WINDOW_SECONDS, Places
+from rover_kf.metrics.dataset_progress import WINDOW_SECONDS, DatasetProgress
 
 
-def _heard(places: Places, rank: int, at: float, *told: DataPlace) -> None:
-    places.heard(StepReport(rank, 2, 1, (), data=told), at)
+def _heard(places: DatasetProgress, rank: int, at: float, *told: DataPosition) -> None:
+    places.on_report(StepReport(rank, 2, 1, (), data=told), at)
 
 
 def test_an_epoch_has_a_rate_and_an_end():
     """Of the rank that is farthest; each rank's share is what it says."""
-    places = Places()
+    places = DatasetProgress()
     assert places.status(5.0) == ()
-    _heard(places, 0, 0.0, DataPlace("loader", 0, 1000, 100, 60, 32))
+    _heard(places, 0, 0.0, DataPosition("loader", 0, 1000, 100, 60, 32))
     (first,) = places.status(0.0)
     assert (first.rate, first.eta_seconds) == (0.0, None)
     for second in range(1, 11):
         for rank, taken in ((0, 60), (1, 40)):
             done = 100 + 20 * second
-            place = DataPlace("loader", 0, 1000, done, taken * second // 10, 32)
+            place = DataPosition("loader", 0, 1000, done, taken * second // 10, 32)
             _heard(places, rank, float(second), place)
     (told,) = places.status(10.0)
     assert (told.done, told.slots, told.outstanding, told.epochs) == (300, 1000, 64, 0)
@@ -37,10 +37,10 @@ def test_an_epoch_has_a_rate_and_an_end():
 
 def test_epochs_follow_each_other_and_old_looks_are_forgotten():
     """The rate is of the last minute, over the end of an epoch; who stands still has none."""
-    places = Places()
+    places = DatasetProgress()
     for second in range(200):
         epoch, done = divmod(second * 10, 500)
-        _heard(places, 0, float(second), DataPlace("loader", epoch, 500, done))
+        _heard(places, 0, float(second), DataPosition("loader", epoch, 500, done))
     (told,) = places.status(199.0)
     assert (told.epoch, told.done, told.rate) == (3, 490, 10.0)
     (later,) = places.status(199.0 + 540.0)
@@ -51,9 +51,9 @@ def test_epochs_follow_each_other_and_old_looks_are_forgotten():
 
 def test_no_job_can_fill_the_memory():
     """Names beyond the bound are not kept."""
-    places = Places()
+    places = DatasetProgress()
     for number in range(40):
-        _heard(places, 0, 0.0, DataPlace(f"loader {number}", 0, 10, 1))
+        _heard(places, 0, 0.0, DataPosition(f"loader {number}", 0, 10, 1))
     assert len(places.status(1.0)) == 16
 
 
@@ -61,7 +61,7 @@ def test_metrics_of_data():
     """Progress, rate, time left, what is lent, whose it is, and what was set aside."""
     data = DataStatus(
         *("train", 1, 3, 5000, 1234, 64, 8, 120.4, 73.2),
-        poison=(PoisonShard(Span("", 32, 40), 3, "broken"),),
+        poison=(PoisonedShard(SlotSpan("", 32, 40), 3, "broken"),),
         workers=(WorkerShare("1/p9", 900, 32), WorkerShare("1/p3", 20, 0), WorkerShare("0", 3, 1)),
     )
     stream = DataStatus("clicks", 0, 1, 0, 0, 0, 0, 0.0)

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from rover_kf.api.samples import StepReport
-from rover_kf.metrics.resource_peaks import Usage
-from rover_kf.trainer.resource_usage import UsageMeter
+from rover_kf.metrics.resource_peaks import ResourcePeaks
+from rover_kf.trainer.resource_usage import ResourceMeter
 
 MIB = 1 << 20
 HOLD = "import sys; x = bytearray(b'1') * (64 << 20); print(flush=True); sys.stdin.read()"
@@ -24,26 +24,26 @@ def report(rank, memory, files=0, cores=0.0):
 
 def test_the_worst_pod_counts():
     """Ranks of a pod are summed, files they map once; peaks stay over smaller worlds."""
-    usage = Usage()
+    usage = ResourcePeaks()
     usage.begin(2, 4)
     for rank, memory, files, cores in ((0, 10, 5, 1.0), (1, 20, 7, 0.5), (2, 40, 3, 0.25)):
-        usage.heard(report(rank, memory, files, cores))
+        usage.on_report(report(rank, memory, files, cores))
     assert (usage.memory, usage.cores) == (43, 1.5)
-    usage.heard(report(3, 1, 3))
+    usage.on_report(report(3, 1, 3))
     assert usage.memory == 44
-    usage.heard(report(3, 0))
+    usage.on_report(report(3, 0))
     usage.begin(1, 1)
-    usage.heard(report(0, 30))
+    usage.on_report(report(0, 30))
     assert (usage.memory, usage.cores) == (44, 1.5)
 
 
 def test_files_are_no_part_of_a_trend():
     """A limit is not reached by them; and one rank of a pod tells for all, once all were heard."""
-    usage = Usage()
+    usage = ResourcePeaks()
     usage.begin(2, 4)
     for at in range(0, 100, 2):
         for rank, memory in ((0, 500 + at), (1, 0), (2, 400), (3, 0)):
-            usage.heard(report(rank, memory * MIB, 300 * MIB if memory else 0), float(at))
+            usage.on_report(report(rank, memory * MIB, 300 * MIB if memory else 0), float(at))
     found = usage.series.trend()
     assert found is not None
     assert found.memory == pytest.approx(596 * MIB, abs=4 * MIB)
@@ -52,10 +52,10 @@ def test_files_are_no_part_of_a_trend():
 
 def looks(memory_at, *, until=200.0, every=1.0):
     """The trend after looks at one pod of one rank."""
-    usage = Usage()
+    usage = ResourcePeaks()
     usage.begin(1, 1)
     for index in range(int(until / every)):
-        usage.heard(report(0, int(memory_at(index * every))), index * every)
+        usage.on_report(report(0, int(memory_at(index * every))), index * every)
     return usage.series.trend()
 
 
@@ -87,10 +87,10 @@ def test_what_does_not_grow_on_has_no_trend(memory_at):
 def test_too_little_is_no_trend_and_a_new_world_begins_anew():
     """Twenty looks at two seconds' distance are the least; other processes are another series."""
     assert looks(lambda at: at * MIB, until=36.0) is None
-    usage = Usage()
+    usage = ResourcePeaks()
     usage.begin(1, 1)
     for at in range(0, 100, 2):
-        usage.heard(report(0, at * MIB), float(at))
+        usage.on_report(report(0, at * MIB), float(at))
     assert usage.series.trend() is not None
     usage.begin(1, 1)
     assert usage.series.trend() is None
@@ -98,7 +98,7 @@ def test_too_little_is_no_trend_and_a_new_world_begins_anew():
 
 def test_a_process_sees_what_it_takes():
     """Its own memory, and a child's beside it."""
-    before = UsageMeter().look()
+    before = ResourceMeter().measure()
     assert before.memory > 10 * MIB
     assert before.files > 0
     child = subprocess.Popen(
@@ -106,24 +106,24 @@ def test_a_process_sees_what_it_takes():
     )
     with child:
         child.stdout.readline()
-        more = UsageMeter().look().memory - before.memory
+        more = ResourceMeter().measure().memory - before.memory
         child.stdin.close()
     assert 60 * MIB < more < 160 * MIB
 
 
 def test_another_rank_tells_what_the_container_holds():
     """Once for all ranks; cores are each one's own."""
-    seen = UsageMeter(whole=False).look()
+    seen = ResourceMeter(reports_container=False).measure()
     assert (seen.memory, seen.files) == (0, 0)
 
 
 def test_cores_are_those_between_two_looks():
     """A process that computes keeps busy what it was given; asked again at once, the same."""
-    meter = UsageMeter()
+    meter = ResourceMeter()
     first = os.times()
     while os.times().elapsed - first.elapsed < 2.2:
         sum(range(1000))
     spent = sum(os.times()[:2]) - sum(first[:2])
-    seen = meter.look()
+    seen = meter.measure()
     assert seen.cores > 0.5 * spent / (os.times().elapsed - first.elapsed)
-    assert meter.look() is seen
+    assert meter.measure() is seen

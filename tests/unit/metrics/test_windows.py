@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from rover_kf.api.samples import StepReport, StepSample
-from rover_kf.metrics.windows import MOST_WINDOWS, WARM_UP_STEPS, Windows
+from rover_kf.metrics.windows import MAX_WINDOWS, WARM_UP_STEPS, ThroughputWindows
 
 
 def report(rank: int, step: int, seconds: float, *, round_number: int = 1) -> StepReport:
@@ -15,7 +15,7 @@ def report(rank: int, step: int, seconds: float, *, round_number: int = 1) -> St
 
 def test_window_of_steady_steps():
     """Warm-up is dropped, the slowest rank decides, samples of all ranks count."""
-    windows = Windows(2.0)
+    windows = ThroughputWindows(2.0)
     windows.begin(1, nodes=2, world_size=2)
     for step in range(1, 5 + WARM_UP_STEPS):
         windows.observe(report(0, step, 0.4))
@@ -29,7 +29,7 @@ def test_window_of_steady_steps():
 
 def test_the_close_of_the_open_window_is_foretold():
     """From the end of warm-up on, to the very step; the next one begins where the last closed."""
-    windows, foretold = Windows(1.8), {}
+    windows, foretold = ThroughputWindows(1.8), {}
     windows.begin(1, nodes=2, world_size=2)
     for step in range(1, 12 + WARM_UP_STEPS):
         windows.observe(report(0, step, 0.5))
@@ -44,7 +44,7 @@ def test_the_close_of_the_open_window_is_foretold():
 
 def test_change_drops_the_open_window():
     """A window never spans two worlds; reports of another round are ignored."""
-    windows = Windows(1.0)
+    windows = ThroughputWindows(1.0)
     windows.begin(1, nodes=2, world_size=2)
     for step in range(1, 5):
         windows.observe(report(0, step, 0.5))
@@ -58,21 +58,21 @@ def test_change_drops_the_open_window():
 
 def test_what_another_size_showed_outlives_a_long_stay():
     """Beyond the most that are kept, windows of the size with the most go, oldest first."""
-    windows = Windows(0.9)
+    windows = ThroughputWindows(0.9)
     for number, (nodes, steps) in enumerate([(1, 10), (2, 400)], start=1):
         windows.begin(number, nodes=nodes, world_size=2)
         for step in range(steps):
             windows.observe(report(0, step, 0.5, round_number=number))
             windows.observe(report(1, step, 0.5, round_number=number))
     closed = windows.closed
-    assert len(closed) == MOST_WINDOWS
+    assert len(closed) == MAX_WINDOWS
     assert [window.nodes for window in closed[:4]] == [1, 1, 1, 2]
     assert closed[-1].ended_at > closed[3].ended_at
 
 
 def test_step_needs_every_rank():
     """A step that one rank has not reported does not count; a doubled report is one."""
-    windows = Windows(1.0)
+    windows = ThroughputWindows(1.0)
     windows.begin(1, nodes=2, world_size=2)
     assert windows.observe(report(0, 1, 0.5)) == ()
     assert windows.observe(report(0, 1, 0.5)) == ()
@@ -82,7 +82,7 @@ def test_step_needs_every_rank():
 
 def test_steps_that_are_told_in_strides_all_count():
     """A chief whose workers are clients of their own tells now and then how far they are."""
-    windows = Windows(2.0)
+    windows = ThroughputWindows(2.0)
     windows.begin(1, nodes=1, world_size=1)
     for step in range(3, 3 * (5 + WARM_UP_STEPS), 3):
         sample = StepSample(step, 100 + step * 0.2, 0.6, samples=24)

@@ -18,11 +18,11 @@ from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
 from rover_kf.pipeline_steps import cleanup, job_names, run_record, scaling_watch
-from rover_kf.pipeline_steps.launch import Launch
-from rover_kf.pipeline_steps.launch_options import Terms
-from rover_kf.pipeline_steps.step_context import Owner, Step
+from rover_kf.pipeline_steps.launch import JobLauncher
+from rover_kf.pipeline_steps.launch_options import LaunchOptions
+from rover_kf.pipeline_steps.step_context import Owner, StepContext
 from rover_kf.reconcilers import status_annotation
-from rover_kf.reconcilers.status_annotation import JobStatus, LaunchSeen
+from rover_kf.reconcilers.status_annotation import JobStatus, LauncherState
 from tests.support.faults.api_stand_in import failure, serving
 from tests.support.jobs.embedded_job import client_in
 from tests.support.waiting import eventually
@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 PODS = "/api/v1/namespaces/team/pods"
 OWNER = Owner("argoproj.io/v1alpha1", "Workflow", "run-abc", "uid-w")
-STEP = Step("run-1", "launch-1:0", "team", OWNER)
+STEP = StepContext("run-1", "launch-1:0", "team", OWNER)
 
 
 def manifest(**metadata):
@@ -44,7 +44,7 @@ def manifest(**metadata):
     }
 
 
-NAME = job_names.job_name(manifest(), "run-1")
+NAME = job_names.make_job_name(manifest(), "run-1")
 PATH = f"{JOBS}/{NAME}"
 
 
@@ -61,8 +61,8 @@ def rover(api, tmp_path):
 
 
 def launch(rover, step=STEP, terms=None, say=None):
-    told = terms or Terms(timeout_seconds=60.0)
-    return Launch(rover, step, told, say=say or (lambda _: None), every=0.02)
+    told = terms or LaunchOptions(timeout_seconds=60.0)
+    return JobLauncher(rover, step, told, say=say or (lambda _: None), every=0.02)
 
 
 def condition(api, kind):
@@ -73,7 +73,7 @@ def condition(api, kind):
 
 def put_condition(api, kind):
     job = api.objects[PATH]
-    api.put(PATH, {**job, "status": {"conditions": [{"type": kind, "status": "True"}]}})
+    api.set_member(PATH, {**job, "status": {"conditions": [{"type": kind, "status": "True"}]}})
 
 
 def remove(api):
@@ -160,12 +160,12 @@ def test_events_that_may_not_be_read_or_written_end_nothing(api, rover):
     assert done.last.finished
     (note,) = [line for line in lines if "Events are not told" in line]
     assert refusal in note
-    assert run_record.recorded(rover, done.key).outcome == "succeeded"
+    assert run_record.read_record(rover, done.key).outcome == "succeeded"
     key, told = (
         JobKey("team", NAME),
         {"timeout_seconds": 30.0, "start_seconds": 20.0, "every": 0.02},
     )
-    assert scaling_watch.follow(rover, key, say=lines.append, **told).last == 1
+    assert scaling_watch.watch_scaling(rover, key, say=lines.append, **told).current_replicas == 1
     assert sum("Events are not told" in line for line in lines) == 2
 
 
@@ -184,7 +184,7 @@ def test_a_warning_that_cannot_become_an_event_is_logged(api, rover, caplog):
 
 def test_a_step_that_is_started_again_adopts_its_job(api, rover):
     """The job of the same run is waited for, not created anew, and its lease is taken over."""
-    rover.submit(job_names.launched(manifest(), STEP, Terms()), inject=False)
+    rover.submit(job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False)
     uid = api.objects[PATH]["metadata"]["uid"]
     again = dataclasses.replace(STEP, holder="launch-2:0")
     held = lambda: annotation(api, names.LAUNCH_RENEWAL_ANNOTATION) == "launch-2:0 1"  # noqa: E731
@@ -198,11 +198,11 @@ def test_a_step_that_is_started_again_adopts_its_job(api, rover):
 @pytest.mark.parametrize("by", ["lease", "on_stop", "person"])
 def test_a_job_that_was_suspended_for_its_step_is_resumed(api, rover, by):
     """By its lease's end or by the step's own end; what a person has suspended stays so."""
-    rover.submit(job_names.launched(manifest(), STEP, Terms()), inject=False)
+    rover.submit(job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False)
     key = rover.list("team")[0].key
     notes = {"spec": {"runPolicy": {"suspend": True}}}
     if by == "lease":
-        memory = status_annotation.write(JobStatus(launch=LaunchSeen(ended=1.0)))
+        memory = status_annotation.write(JobStatus(launch=LauncherState(expired_at=1.0)))
         notes["metadata"] = {"annotations": {names.STATUS_ANNOTATION: memory}}
     if by == "on_stop":
         notes["metadata"] = {"annotations": {names.LAUNCH_RENEWAL_ANNOTATION: None}}
@@ -217,7 +217,7 @@ def test_a_job_that_was_suspended_for_its_step_is_resumed(api, rover, by):
 
 def test_another_runs_job_is_left_alone(api, rover):
     """A job of that name that this run has not launched is no one's to adopt."""
-    foreign = job_names.launched(manifest(), STEP, Terms())
+    foreign = job_names.with_launch_metadata(manifest(), STEP, LaunchOptions())
     foreign["metadata"]["annotations"][names.LAUNCH_RUN_ANNOTATION] = "run-0"
     rover.submit(foreign, inject=False)
     with pytest.raises(errors.JobExists, match="of run run-0, not of run-1: delete it, or"):
@@ -227,8 +227,8 @@ def test_another_runs_job_is_left_alone(api, rover):
 
 def test_a_job_that_is_going_is_waited_for(api, rover):
     """A job of that name that is being deleted makes room for a new one."""
-    rover.submit(job_names.launched(manifest(), STEP, Terms()), inject=False)
-    old = api.put(PATH, {**api.objects[PATH], "metadata": {
+    rover.submit(job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False)
+    old = api.set_member(PATH, {**api.objects[PATH], "metadata": {
         **api.objects[PATH]["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})  # fmt: skip
 
     def go():
@@ -247,7 +247,7 @@ def test_a_step_that_is_stopped_stops_its_job(api, rover, on_stop):
     """SIGTERM ends the pause at once; the job is deleted, suspended, or let go without a lease."""
     later = Later(lambda: PATH in api.objects, lambda: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
-    step = Launch(rover, STEP, Terms(on_stop=on_stop), say=lambda _: None, every=60.0)
+    step = JobLauncher(rover, STEP, LaunchOptions(on_stop=on_stop), say=lambda _: None, every=60.0)
     with pytest.raises(errors.JobFailed, match=r"stopped by SIGTERM: the job (is|goes)"):
         step.run(manifest(), inject=False)
     later.done()
@@ -275,7 +275,7 @@ def test_a_step_whose_place_was_taken_leaves_the_job(api, rover):
 def test_a_job_that_no_operator_acts_on_fails_fast(api, rover):
     """No condition in start_seconds: the job is deleted, and the error says what to look at."""
     with pytest.raises(errors.ClusterUnavailable, match=r"no operator has acted .* is the Train"):
-        launch(rover, terms=Terms(start_seconds=0.1)).run(manifest(), inject=False)
+        launch(rover, terms=LaunchOptions(start_seconds=0.1)).run(manifest(), inject=False)
     assert PATH not in api.objects
 
 
@@ -288,7 +288,7 @@ def test_a_job_that_takes_too_long_is_stopped(api, rover):
 
     api.hooks.append(runs)
     with pytest.raises(errors.JobFailed, match=r"timeout_seconds.: the job is deleted"):
-        launch(rover, terms=Terms(timeout_seconds=0.3)).run(manifest(), inject=False)
+        launch(rover, terms=LaunchOptions(timeout_seconds=0.3)).run(manifest(), inject=False)
     assert PATH not in api.objects
 
 
@@ -306,7 +306,7 @@ def test_the_lease_is_counted_on_in_time(api, rover):
         return int(renewal.partition(" ")[2] or 0) >= 3
 
     later = Later(third, lambda: condition(api, "Succeeded"))
-    launch(rover, terms=Terms(60.0, lease_seconds=1.0)).run(manifest(), inject=False)
+    launch(rover, terms=LaunchOptions(60.0, lease_seconds=1.0)).run(manifest(), inject=False)
     later.done()
 
 
@@ -335,40 +335,48 @@ def test_a_job_that_fails_or_goes_fails_the_step(api, rover):
 def test_wrong_terms_are_refused(wrong, said):
     """With what is allowed."""
     with pytest.raises(errors.InputError, match=said):
-        Terms(**wrong)
+        LaunchOptions(**wrong)
 
 
 def test_names_follow_from_run_and_manifest():
     """Another run, another manifest: another name; each fits a pod's host name. No run: its own."""
     long = manifest(name="a" * 60)
-    made = {job_names.job_name(one, run) for one in (manifest(), long) for run in ("1", "2")}
+    made = {job_names.make_job_name(one, run) for one in (manifest(), long) for run in ("1", "2")}
     assert len(made) == 4
-    assert max(map(len, made)) == job_names.LONGEST_NAME
-    assert job_names.job_name(manifest(), "") == "digits"
+    assert max(map(len, made)) == job_names.MAX_NAME_LENGTH
+    assert job_names.make_job_name(manifest(), "") == "digits"
     unnamed = manifest(name=None, generateName="fit-")
-    assert re.fullmatch("fit-[0-9a-f]{8}", job_names.job_name(unnamed, "1"))
-    launched = job_names.launched(unnamed, STEP, Terms())
-    assert launched["metadata"]["name"] == job_names.job_name(unnamed, "run-1")
-    assert not job_names.launched(unnamed, Step(), Terms())["metadata"]["name"]
-    assert "launch-renewal" not in str(job_names.launched(manifest(), Step(), Terms()))
+    assert re.fullmatch("fit-[0-9a-f]{8}", job_names.make_job_name(unnamed, "1"))
+    launched = job_names.with_launch_metadata(unnamed, STEP, LaunchOptions())
+    assert launched["metadata"]["name"] == job_names.make_job_name(unnamed, "run-1")
+    assert not job_names.with_launch_metadata(unnamed, StepContext(), LaunchOptions())["metadata"][
+        "name"
+    ]
+    assert "launch-renewal" not in str(
+        job_names.with_launch_metadata(manifest(), StepContext(), LaunchOptions())
+    )
 
 
 def test_cleanup_deletes_what_its_run_has_launched(api, rover):
     """Jobs of the run that go on; one that has ended, and one of another run, stay."""
     for run in ("run-1", "run-2"):
         step = dataclasses.replace(STEP, run=run)
-        rover.submit(job_names.launched(manifest(), step, Terms()), inject=False)
-    rover.submit(job_names.launched(manifest(name="done"), STEP, Terms()), inject=False)
-    ended = f"{JOBS}/{job_names.job_name(manifest(name='done'), 'run-1')}"
-    api.put(ended, {**api.objects[ended], "status": {
+        rover.submit(
+            job_names.with_launch_metadata(manifest(), step, LaunchOptions()), inject=False
+        )
+    rover.submit(
+        job_names.with_launch_metadata(manifest(name="done"), STEP, LaunchOptions()), inject=False
+    )
+    ended = f"{JOBS}/{job_names.make_job_name(manifest(name='done'), 'run-1')}"
+    api.set_member(ended, {**api.objects[ended], "status": {
         "conditions": [{"type": "Succeeded", "status": "True"}]}})  # fmt: skip
     lines = []
-    deleted = cleanup.clean(rover, STEP, say=lines.append)
+    deleted = cleanup.delete_run_jobs(rover, STEP, say=lines.append)
     assert [key.name for key in deleted] == [NAME]
     assert len(rover.list("team")) == 2
     assert lines[-1] == "1 jobs of run run-1 deleted"
     with pytest.raises(errors.InputError, match="PIPELINE_JOB_ID_PLACEHOLDER"):
-        cleanup.clean(rover, Step())
+        cleanup.delete_run_jobs(rover, StepContext())
 
 
 def pod_labels(job):
@@ -380,8 +388,13 @@ def pod_labels(job):
 
 
 def _launched(rover, given):
-    rover.submit(job_names.launched(given, STEP, Terms(on_stop="keep", lost="keep")), inject=False)
-    return job_names.job_name(given, STEP.run)
+    rover.submit(
+        job_names.with_launch_metadata(
+            given, STEP, LaunchOptions(on_stop="keep", on_lease_expired="keep")
+        ),
+        inject=False,
+    )
+    return job_names.make_job_name(given, STEP.run)
 
 
 def test_cleanup_ends_jobs_that_run_whatever_their_terms(api, rover):
@@ -398,7 +411,7 @@ def test_cleanup_ends_jobs_that_run_whatever_their_terms(api, rover):
         "metadata": {"name": "p", "namespace": "team", "labels": pod_labels(third)},
         "status": {},
     }
-    api.put(f"{PODS}/p", pod)
+    api.set_member(f"{PODS}/p", pod)
     away = [(503, "down")] * 3
     api.hooks.append(lambda *_: away.pop() if away else None)
     api.hooks.append(lambda method, path: failure(403, "Forbidden", f"{second} is kept")
@@ -414,7 +427,7 @@ def test_cleanup_ends_jobs_that_run_whatever_their_terms(api, rover):
     api.hooks.append(pod_ends)
     lines = []
     with pytest.raises(errors.InputError, match=f"{second} is kept"):
-        cleanup.clean(rover, STEP, say=lines.append, pause=0.01)
+        cleanup.delete_run_jobs(rover, STEP, say=lines.append, pause=0.01)
     assert [job.key.name for job in rover.list("team")] == [second]
     assert f"PyTorchJob team/{first} is deleted" in lines
     assert f"TFJob team/{third} is deleted" in lines
@@ -425,26 +438,28 @@ def test_cleanup_ends_jobs_that_run_whatever_their_terms(api, rover):
 
 def test_a_run_is_told_of_without_a_history(api, rover):
     """By what stands on the job: its end, its last step; a job that is not there is no run."""
-    rover.submit(job_names.launched(manifest(), STEP, Terms()), inject=False)
+    rover.submit(job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False)
     memory = JobStatus(phase="finished", step=120, total_steps=120, restarts=2)
     noted = {
         "metadata": {"annotations": {names.STATUS_ANNOTATION: status_annotation.write(memory)}}
     }
     key = rover.cluster.patch_job(rover.list("team")[0].key, noted).key
     condition(api, "Succeeded")
-    record = run_record.recorded(rover, key)
+    record = run_record.read_record(rover, key)
     assert (record.outcome, record.steps, record.restarts) == ("succeeded", 120, 2)
     assert record.signature.name == NAME
     rover.delete(key)
-    with pytest.raises(errors.JobNotFound, match="report before the job is deleted"):
-        run_record.recorded(rover, key)
+    with pytest.raises(errors.NoSuchJob, match="report before the job is deleted"):
+        run_record.read_record(rover, key)
 
 
 def test_a_jobs_size_is_followed_to_its_end(api, rover):
     """From before it is there until it has ended; one that never comes is an error."""
 
     def grow():
-        rover.submit(job_names.launched(manifest(), STEP, Terms()), inject=False)
+        rover.submit(
+            job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False
+        )
         key = rover.list("team")[0].key
         seen = len(api.requests)
         eventually(lambda: len(api.requests) > seen + 5, within=30)
@@ -455,8 +470,8 @@ def test_a_jobs_size_is_followed_to_its_end(api, rover):
     later = Later(lambda: any(path == PATH for _, path, *_ in api.requests), grow)
     key = JobKey("team", NAME)
     told = {"timeout_seconds": 30.0, "start_seconds": 20.0, "every": 0.02, "say": lambda _: None}
-    story = scaling_watch.follow(rover, key, **told)
+    story = scaling_watch.watch_scaling(rover, key, **told)
     later.done()
-    assert (story.fewest, story.most, story.last) == (1, 3, 3)
-    with pytest.raises(errors.JobNotFound, match="start_seconds"):
-        scaling_watch.follow(rover, JobKey("team", "no"), **{**told, "start_seconds": 0.1})
+    assert (story.min_replicas, story.max_replicas, story.current_replicas) == (1, 3, 3)
+    with pytest.raises(errors.NoSuchJob, match="start_seconds"):
+        scaling_watch.watch_scaling(rover, JobKey("team", "no"), **{**told, "start_seconds": 0.1})

@@ -8,7 +8,7 @@ import copy
 
 from rover_kf.api import names
 from rover_kf.pipeline_steps import step_context, task_settings
-from rover_kf.pipeline_steps.step_context import Owner, Step
+from rover_kf.pipeline_steps.step_context import Owner, StepContext
 
 
 def manifest():
@@ -35,7 +35,7 @@ def test_a_tasks_settings_win_in_every_replica():
     other containers and the manifest itself are left as they were."""
     given = manifest()
     before = copy.deepcopy(given)
-    made = task_settings.applied(
+    made = task_settings.apply_settings(
         given,
         {
             "resources": {"limits": {"memory": "8Gi", "nvidia.com/gpu": "1"}, "claims": None},
@@ -68,7 +68,7 @@ def test_no_settings_change_nothing():
     """As kfp gives them where the task states none, and where no backend fills them in."""
     nothing = dict.fromkeys(("resources", "env", "volumes", "volume_mounts", "tolerations"))
     given = manifest()
-    assert task_settings.applied(given, {**nothing, "affinity": {}}) is given
+    assert task_settings.apply_settings(given, {**nothing, "affinity": {}}) is given
 
 
 def test_a_step_is_known_by_its_pod():
@@ -84,9 +84,9 @@ def test_a_step_is_known_by_its_pod():
         "status": {"containerStatuses": [{"name": "main", "restartCount": 1}, {"name": "wait"}]},
     }
     known = Owner("argoproj.io/v1alpha1", "Workflow", "w", "u")
-    assert step_context.of_pod(pod) == Step("run-1", "w-launch-1:1", "team", known)
-    assert step_context.of_pod(pod, "run-2").run == "run-2"
+    assert step_context.from_pod(pod) == StepContext("run-1", "w-launch-1:1", "team", known)
+    assert step_context.from_pod(pod, "run-2").run == "run-2"
     del pod["metadata"]["labels"], pod["status"]
-    assert step_context.of_pod(pod).run == "u", "the Workflow's, where the backend says no other"
+    assert step_context.from_pod(pod).run == "u", "the Workflow's, where the backend says no other"
     del pod["metadata"]["ownerReferences"]
-    assert step_context.of_pod(pod) == Step("", "w-launch-1:0", "team", None)
+    assert step_context.from_pod(pod) == StepContext("", "w-launch-1:0", "team", None)

@@ -7,12 +7,12 @@ from __future__ import annotations
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.limits import Room
+from rover_kf.api.limits import Headroom
 from rover_kf.client import namespace_limits
 from rover_kf.recommender import job_signature as reading
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.price import PriceTable
-from rover_kf.recommender.recommend import combine
+from rover_kf.recommender.recommend import combine_evidence
 
 GIB = 1 << 30
 
@@ -22,7 +22,7 @@ def facts(workers=8, low=1, cpu="2", memory="4Gi"):
     container = {"name": "pytorch", "command": ["python", "t.py"], "resources": stated}
     worker = {"replicas": workers, "template": {"spec": {"containers": [container]}}}
     elastic = {"minReplicas": low, "maxReplicas": 16}
-    return reading.of(
+    return reading.from_manifest(
         {
             "apiVersion": "kubeflow.org/v1",
             "kind": "PyTorchJob",
@@ -64,10 +64,10 @@ def test_bounds_are_read_from_the_cluster():
     nodes = [node("4", "16Gi"), node("8", "32Gi", unschedulable=True)]
     api = Objects(nodes=nodes, resourcequotas=[quota, scoped], limitranges=ranges)
     found = namespace_limits.read(api, "team")
-    assert found.nodes == (Room(4, 16 * GIB, 0, 110),)
-    assert found.quotas == (Room(8, 16 * GIB, None, 9),)
-    assert found.container_most == Room(memory=8 * GIB)
-    assert found.container_least == Room(cpu=0.1)
+    assert found.nodes == (Headroom(4, 16 * GIB, 0, 110),)
+    assert found.quotas == (Headroom(8, 16 * GIB, None, 9),)
+    assert found.container_max == Headroom(memory=8 * GIB)
+    assert found.container_min == Headroom(cpu=0.1)
     assert not found.unread
 
 
@@ -80,23 +80,23 @@ def test_what_may_not_be_read_is_named_and_bounds_nothing():
 
 def test_a_quota_bounds_replicas_with_the_sidecar_counted():
     """10 cores hold four pods of 2.05; nodes of 3 cores hold one each."""
-    found = combine(facts(), (), None, Constraints(quotas=(Room(cpu=10.0),)))
+    found = combine_evidence(facts(), (), None, Constraints(quotas=(Headroom(cpu=10.0),)))
     assert found.get("replicas").target == 4
-    nodes = (Room(cpu=3.0), Room(cpu=3.0), Room(cpu=1.0))
-    assert combine(facts(), (), None, Constraints(nodes=nodes)).get("replicas").target == 2
+    nodes = (Headroom(cpu=3.0), Headroom(cpu=3.0), Headroom(cpu=1.0))
+    assert combine_evidence(facts(), (), None, Constraints(nodes=nodes)).get("replicas").target == 2
 
 
 def test_too_small_a_quota_is_told():
     """The least that the job may have does not go in: a note, and not a word of more."""
-    found = combine(facts(low=4), (), None, Constraints(quotas=(Room(cpu=5.0),)))
+    found = combine_evidence(facts(low=4), (), None, Constraints(quotas=(Headroom(cpu=5.0),)))
     assert found.get("replicas").target == 2
     assert "room for 2 of the 4" in found.notes[0]
 
 
 def test_a_node_bounds_a_replica():
     """Memory is cut to what the largest node has beside the arena; cores to its cores."""
-    nodes = (Room(cpu=1.5, memory=4.0 * GIB), Room(cpu=1.0, memory=2.0 * GIB))
-    found = combine(facts(), (), None, Constraints(nodes=nodes))
+    nodes = (Headroom(cpu=1.5, memory=4.0 * GIB), Headroom(cpu=1.0, memory=2.0 * GIB))
+    found = combine_evidence(facts(), (), None, Constraints(nodes=nodes))
     memory, arena = found.get("memory"), found.get("arena")
     assert memory.target < 4 * GIB
     assert memory.upper == memory.target
@@ -107,9 +107,11 @@ def test_a_node_bounds_a_replica():
 
 def test_a_limit_range_cuts_and_raises():
     """Max of a container, and its min."""
-    most = Constraints(container_most=Room(memory=float(GIB)))
-    assert combine(facts(), (), None, most).get("memory").target == GIB
-    least = combine(facts(), (), None, Constraints(container_least=Room(cpu=3.0))).get("cpu")
+    most = Constraints(container_max=Headroom(memory=float(GIB)))
+    assert combine_evidence(facts(), (), None, most).get("memory").target == GIB
+    least = combine_evidence(facts(), (), None, Constraints(container_min=Headroom(cpu=3.0))).get(
+        "cpu"
+    )
     assert (least.target, least.lower) == (3.0, 3.0)
     assert "raised" in least.why
 
@@ -118,7 +120,7 @@ def test_prices(tmp_path):
     """Cores, GiB of memory and arena, for all pods; the file is checked."""
     file = tmp_path / "prices.yaml"
     file.write_text("{currency: EUR, cpu: 0.5, memory: 0.25}")
-    found = combine(facts(workers=2), (), None, None, prices=PriceTable.read(file)).cost
+    found = combine_evidence(facts(workers=2), (), None, None, prices=PriceTable.read(file)).cost
     assert found.per_hour == pytest.approx(2 * (2 * 0.5 + (4 + 2) * 0.25))
     assert found.hours is None
     assert found.total is None

@@ -10,9 +10,9 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.recommender import job_signature as reading
-from rover_kf.recommender.dry_run_process import Rehearsal, dry_run
+from rover_kf.recommender.dry_run_process import DryRunSpec, run_dry_run
 from rover_kf.recommender.price import PriceTable
-from rover_kf.recommender.recommend import Constraints, combine
+from rover_kf.recommender.recommend import Constraints, combine_evidence
 
 pytestmark = pytest.mark.torch
 
@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tried(folder: pathlib.Path):
-    return dry_run(Rehearsal(("torchrun", "--nproc-per-node", "2", "train.py", "512"), folder))
+    return run_dry_run(DryRunSpec(("torchrun", "--nproc-per-node", "2", "train.py", "512"), folder))
 
 
 def test_steps_state_and_memory_are_measured(tried):
@@ -75,26 +75,28 @@ def test_steps_state_and_memory_are_measured(tried):
         assert 0 < trial.step_seconds < 60
         assert 0 < trial.wait_seconds < trial.step_seconds
         assert trial.cores > 0
-        assert 100 * MIB < trial.footprint.own < 2048 * MIB
+        assert 100 * MIB < trial.footprint.anonymous < 2048 * MIB
         assert trial.tensor_peak > state.total
         assert state.total - state.gradient_bytes < trial.forward_peak <= trial.tensor_peak
     # A batch's inputs and two layers of activations, of which gradients are made as they go.
     more = whole.forward_peak - half.forward_peak
     assert 256 * 4 * (512 + 2048) <= more <= 256 * 4 * (512 + 4 * 2048)
-    assert not tried.refusals
+    assert not tried.failures
 
 
 def test_a_recommendation_of_a_dry_run(tried):
     """Every size has a source; memory holds two processes; nothing is a guess."""
-    facts = reading.of(job(["torchrun", "--nproc-per-node", "2", "train.py"], cpu="4"))
+    facts = reading.from_manifest(job(["torchrun", "--nproc-per-node", "2", "train.py"], cpu="4"))
     prices = PriceTable(cpu=0.1, memory=0.01, currency="EUR")
-    found = combine(facts, (), tried, Constraints(accelerator_memory=40.0 * MIB), prices=prices)
+    found = combine_evidence(
+        facts, (), tried, Constraints(accelerator_memory=40.0 * MIB), prices=prices
+    )
     sizes = {item.name: item for item in found.quantities}
     assert set(sizes) == {
         *("replicas", "processes", "cpu", "memory", "accelerator_memory", "batch"),
         *("arena", "replica", "storage_bandwidth", "checkpoint_every"),
     }
-    own = tried.trials[-1].footprint.own
+    own = tried.trials[-1].footprint.anonymous
     assert sizes["memory"].basis == "profile"
     assert sizes["memory"].lower > 0.9 * own
     assert sizes["memory"].upper / sizes["memory"].lower <= 1.6
@@ -108,8 +110,8 @@ def test_a_recommendation_of_a_dry_run(tried):
 
 def test_shapes_alone_give_the_same_tensors(folder, tried):
     """A fake run computes nothing, and counts within a fifth of what a real one holds."""
-    asked = Rehearsal(("python", "train.py", "512"), folder, fake=True, factors=(0.5,))
-    (trial,) = dry_run(asked).trials
+    asked = DryRunSpec(("python", "train.py", "512"), folder, fake=True, factors=(0.5,))
+    (trial,) = run_dry_run(asked).trials
     assert trial.faked
     assert trial.batch == 256
     assert trial.footprint.total == 0
@@ -120,11 +122,11 @@ def test_a_script_that_fails_is_told(folder):
     """Its own last words, not a traceback of ours."""
     (folder / "broken.py").write_text("import torch\nraise OSError('no data here')\n")
     with pytest.raises(errors.InputError, match="OSError: no data here"):
-        dry_run(Rehearsal(("python", "broken.py"), folder, factors=(1.0,), fake=True))
+        run_dry_run(DryRunSpec(("python", "broken.py"), folder, factors=(1.0,), fake=True))
 
 
 def test_a_batch_that_is_no_number_is_refused(folder):
     """Before anything is started."""
-    asked = Rehearsal(("python", "t.py", "--batch", "many"), folder, batch_option="--batch")
+    asked = DryRunSpec(("python", "t.py", "--batch", "many"), folder, batch_option="--batch")
     with pytest.raises(errors.InputError, match="--batch is 'many'"):
-        dry_run(asked)
+        run_dry_run(asked)

@@ -9,49 +9,58 @@ import dataclasses
 import pytest
 
 from rover_kf.recommender import communication_model, parallelism_advice, parallelism_memory
-from rover_kf.recommender.communication_model import Observation
-from rover_kf.recommender.gpu_memory import Device
-from rover_kf.recommender.parallelism_memory import Way
-from rover_kf.recommender.process_tree import Footprint
+from rover_kf.recommender.communication_model import StepObservation
+from rover_kf.recommender.gpu_memory import DeviceMemoryModel
+from rover_kf.recommender.parallelism_memory import ParallelConfig
+from rover_kf.recommender.process_tree import MemoryFootprint
 from rover_kf.recommender.profile import Trial
 
 GIB = float(1 << 30)
-SEVEN = parallelism_memory.of_parameters(7e9)
+SEVEN = parallelism_memory.state_from_parameters(7e9)
 
 
 def test_bytes_of_each_strategy():
     """16 bytes a parameter under DDP and Adam; a share of them under the others; LoRA."""
-    assert parallelism_memory.states(SEVEN, Way(), 1) == 16 * 7e9
-    assert parallelism_memory.states(SEVEN, Way(), 8) == 20 * 7e9  # buckets
-    assert parallelism_memory.states(SEVEN, Way("zero1"), 8) == pytest.approx(
+    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig(), 1) == 16 * 7e9
+    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig(), 8) == 20 * 7e9  # buckets
+    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig("zero1"), 8) == pytest.approx(
         (4 + 4 + 8 / 8 + 4) * 7e9
     )
-    assert parallelism_memory.states(SEVEN, Way("zero2"), 8) == pytest.approx((4 + 12 / 8) * 7e9)
-    assert parallelism_memory.states(SEVEN, Way("fsdp"), 8) == pytest.approx(16 * 7e9 / 8)
-    lora = parallelism_memory.of_parameters(7e9, trained=1e7)
-    assert parallelism_memory.states(lora, Way(), 1) == pytest.approx(2 * 7e9 + 14 * 1e7)
-    assert parallelism_memory.server(SEVEN, 4) == pytest.approx(12 * 7e9 / 4)
+    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig("zero2"), 8) == pytest.approx(
+        (4 + 12 / 8) * 7e9
+    )
+    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig("fsdp"), 8) == pytest.approx(
+        16 * 7e9 / 8
+    )
+    lora = parallelism_memory.state_from_parameters(7e9, trained=1e7)
+    assert parallelism_memory.state_bytes(lora, ParallelConfig(), 1) == pytest.approx(
+        2 * 7e9 + 14 * 1e7
+    )
+    assert parallelism_memory.server_bytes(SEVEN, 4) == pytest.approx(12 * 7e9 / 4)
 
 
 def test_what_is_sent():
     """A ring of gradients; half of it in bf16; three quarters more of weights under FSDP."""
     ring = 2 * 7 / 8
     gradients = 4 * 7e9
-    assert parallelism_memory.sent(SEVEN, Way(), 1) == 0
-    assert parallelism_memory.sent(SEVEN, Way(), 8) == ring * gradients
+    assert parallelism_memory.sent_bytes(SEVEN, ParallelConfig(), 1) == 0
+    assert parallelism_memory.sent_bytes(SEVEN, ParallelConfig(), 8) == ring * gradients
     assert (
-        parallelism_memory.sent(SEVEN, Way(precision="bf16-gradients"), 8) == ring * gradients / 2
+        parallelism_memory.sent_bytes(SEVEN, ParallelConfig(precision="bf16-gradients"), 8)
+        == ring * gradients / 2
     )
-    assert parallelism_memory.sent(SEVEN, Way("fsdp"), 8) == 1.5 * ring * gradients
+    assert parallelism_memory.sent_bytes(SEVEN, ParallelConfig("fsdp"), 8) == 1.5 * ring * gradients
 
 
 def setting(**changes):
-    held = parallelism_memory.of_parameters(1e9)
-    trials = tuple(Trial(batch, 0.1 + 0.01 * batch, 0.0, 1.0, Footprint()) for batch in (16, 32))
-    made = parallelism_advice.Setting(
-        device=Device(held, 0.0, 0.5 * GIB, 32),
+    held = parallelism_memory.state_from_parameters(1e9)
+    trials = tuple(
+        Trial(batch, 0.1 + 0.01 * batch, 0.0, 1.0, MemoryFootprint()) for batch in (16, 32)
+    )
+    made = parallelism_advice.ParallelismContext(
+        device=DeviceMemoryModel(held, 0.0, 0.5 * GIB, 32),
         trials=trials,
-        network=communication_model.of_bandwidth(10e9),
+        network=communication_model.from_bandwidth(10e9),
         processes=8,
         nodes=8,
         limit=64 * GIB,
@@ -62,8 +71,8 @@ def setting(**changes):
 def test_what_does_not_fit_gets_ways_that_do():
     """Far too much for a device of 24 GiB: all that is proposed fits, and says by how much."""
     tight = setting(limit=24 * GIB)
-    assert not tight.fits(Way())
-    found = parallelism_advice.propose(tight)
+    assert not tight.fits(ParallelConfig())
+    found = parallelism_advice.propose_configs(tight)
     assert found
     assert [one.fits for one in found] == [True] * len(found)
     assert all(one.memory <= 24 * GIB for one in found)
@@ -75,24 +84,29 @@ def test_what_does_not_fit_gets_ways_that_do():
 
 def test_nothing_is_proposed_where_all_is_well():
     """A device with room and a network that is hardly felt."""
-    assert parallelism_advice.propose(setting(network=communication_model.of_bandwidth(1e13))) == ()
+    assert (
+        parallelism_advice.propose_configs(
+            setting(network=communication_model.from_bandwidth(1e13))
+        )
+        == ()
+    )
 
 
 def test_a_slow_network_gets_smaller_gradients():
     """Sending takes 7 s of a step: half of the bytes are proposed, with the time that they save."""
-    slow = setting(network=communication_model.of_bandwidth(1e9))
-    found = parallelism_advice.propose(slow)
+    slow = setting(network=communication_model.from_bandwidth(1e9))
+    found = parallelism_advice.propose_configs(slow)
     assert found[0].precision == "bf16-gradients"
-    assert found[0].step_seconds < 0.6 * slow.seconds_of(Way())
+    assert found[0].step_seconds < 0.6 * slow.seconds_of(ParallelConfig())
 
 
 def test_the_networks_terms_are_learned_from_other_jobs():
     """Made of known terms, another job's steps are predicted within a few percent."""
-    true = communication_model.Network((2e-10, 0.01, 1e-9, 1e-11, 1e-10), 0)
+    true = communication_model.CommunicationModel((2e-10, 0.01, 1e-9, 1e-11, 1e-10), 0)
 
     def seen(job, alone, size, processes, nodes):
         seconds = true.step_seconds(alone, processes=processes, nodes=nodes, gradient_bytes=size)
-        return Observation(seconds, alone, processes, nodes, size, job)
+        return StepObservation(seconds, alone, processes, nodes, size, job)
 
     worlds = [(2, 1), (4, 1), (2, 2), (4, 2), (8, 2), (8, 4), (16, 4)]
     rows = [

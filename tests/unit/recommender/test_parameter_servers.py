@@ -15,7 +15,7 @@ from rover_kf.recommender import job_signature as reading
 from rover_kf.recommender import parameter_servers
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.price import PriceTable
-from rover_kf.recommender.recommend import combine, recommend
+from rover_kf.recommender.recommend import combine_evidence, recommend
 
 GIB = float(1 << 30)
 COUNTS = {"Chief": 1, "Worker": 4, "PS": 1}
@@ -42,7 +42,7 @@ def manifest(**cores):
     }
 
 
-FACTS = reading.of(manifest(Worker="1", PS="500m"))
+FACTS = reading.from_manifest(manifest(Worker="1", PS="500m"))
 
 
 def seconds(setup):
@@ -82,15 +82,15 @@ TWO = dataclasses.replace(BASE, servers=2)
 def test_a_manifest_tells_its_setup():
     """Limits before requests; one core where neither is stated; none of other jobs."""
     assert FACTS.setup == BASE
-    assert reading.servers(manifest(PS="2")) == dataclasses.replace(BASE, server_cores=2.0)
+    assert reading.server_setup(manifest(PS="2")) == dataclasses.replace(BASE, server_cores=2.0)
     alone = manifest()
     del alone["spec"]["tfReplicaSpecs"]["PS"]
-    assert reading.of(alone).setup is None
+    assert reading.from_manifest(alone).setup is None
 
 
 def test_setups_of_earlier_runs_tell_the_cheapest():
     """Servers that all wait for get more cores, as far as twice of what was seen."""
-    found = combine(FACTS, [run(BASE, MORE), run(TWO, uid="u2")])
+    found = combine_evidence(FACTS, [run(BASE, MORE), run(TWO, uid="u2")])
     cores, many = found.get("server_cpu"), found.get("servers")
     assert (cores.basis, cores.effective_samples) == ("history", 3.0)
     assert many.target * cores.target > 1.0
@@ -102,7 +102,7 @@ def test_setups_of_earlier_runs_tell_the_cheapest():
 def test_one_setup_leaves_the_manifest_its_word():
     """And nothing is made up of it."""
     for runs in ((), (run(BASE),), (run(BASE, servers=()),)):
-        found = combine(FACTS, runs)
+        found = combine_evidence(FACTS, runs)
         assert [found.get(name).basis for name in ("replicas", "servers", "server_cpu")] == [
             "manifest"
         ] * 3
@@ -112,7 +112,7 @@ def test_one_setup_leaves_the_manifest_its_word():
 def test_a_run_of_another_script_is_not_asked():
     """It has another law."""
     other = dataclasses.replace(FACTS.signature, command="python other.py")
-    found = combine(FACTS, [run(BASE, MORE, signature=other)])
+    found = combine_evidence(FACTS, [run(BASE, MORE, signature=other)])
     assert found.get("server_cpu").basis == "manifest"
 
 
@@ -128,18 +128,18 @@ def test_a_server_holds_its_share_of_the_state():
 def test_servers_cost_what_they_have():
     """Beside chief and workers."""
     table = PriceTable(cpu=1.0)
-    cost = combine(FACTS, [], None, Constraints(), prices=table).cost
+    cost = combine_evidence(FACTS, [], None, Constraints(), prices=table).cost
     assert cost.per_hour == pytest.approx(5 * 1.0 + 1 * 0.5)
     assert cost.why.endswith("1 PS; no run alike has shown how long it takes")
 
 
 def test_effects_are_told_of_what_is_in_reach():
     """Of more workers too little is seen; of servers' cores enough."""
-    law = parameter_servers.model([run(BASE, MORE)])
-    told = {effect.what: effect for effect in parameter_servers.effects(law, MORE)}
+    law = parameter_servers.fit_model([run(BASE, MORE)])
+    told = {effect.description: effect for effect in parameter_servers.forecast_setups(law, MORE)}
     assert set(told) == {"5 workers", "2 PS", "PS of 2 cores", "workers of 2 cores"}
     more = told["PS of 2 cores"]
     truth = seconds(MORE) / seconds(dataclasses.replace(MORE, server_cores=2.0))
     assert more.gain == pytest.approx(truth, rel=0.15)
     assert more.lower < more.steps_per_second < more.upper
-    assert parameter_servers.model([run(BASE)]) is None
+    assert parameter_servers.fit_model([run(BASE)]) is None

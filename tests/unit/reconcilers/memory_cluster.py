@@ -12,16 +12,16 @@ import copy
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.cluster_capacity import Objects
+from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.coordinator_address import PodAddresses
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import (
-    AbsentRequest,
-    Acknowledged,
+    Ack,
     CoordinatorStatus,
-    LostRequest,
     ScaleRequest,
+    ServerLostRequest,
+    UnavailablePodsRequest,
 )
 
 KEY = JobKey("team", "digits")
@@ -75,7 +75,7 @@ class MemoryCluster:
         self.version, self.uid, self.phase = 1, "uid-1", "Running"
         self.pods = ()
         self.silent = {}
-        self.bounds, self.machines = Objects(), None
+        self.bounds, self.machines = NamespaceObjects(), None
         self.tried, self.would_refuse = [], ""
         self.renewed: list[tuple[str, str]] = []
         self.located = []
@@ -97,7 +97,7 @@ class MemoryCluster:
 
     def get_job(self, key):
         if self.manifest is None or key != self.key:
-            raise errors.JobNotFound(str(key))
+            raise errors.NoSuchJob(str(key))
         given = copy.deepcopy(self.manifest)
         return ObservedJob(
             key=key,
@@ -117,7 +117,7 @@ class MemoryCluster:
     def list_pods(self, _):
         return self.pods
 
-    def silent_nodes(self, nodes):
+    def unreachable_nodes(self, nodes):
         return {name: since for name, since in self.silent.items() if name in nodes}
 
     def cordon_node(self, name, reason):
@@ -126,7 +126,7 @@ class MemoryCluster:
             raise errors.InputError(self.may_not)
         self.cordoned[name] = reason
 
-    def abandon_pod(self, _, pod):
+    def force_delete_pod(self, _, pod):
         self._point("abandon")
         if self.may_not:
             raise errors.InputError(self.may_not)
@@ -136,17 +136,17 @@ class MemoryCluster:
         self._point("delete")
         self.deleted.append(pod)
 
-    def surroundings(self, namespace):
+    def namespace_objects(self, namespace):
         assert namespace == KEY.namespace
         return self.bounds
 
     def list_nodes(self):
         return self.machines
 
-    def every_pod(self):
+    def list_all_pods(self):
         return iter(())
 
-    def try_patch(self, key, patch):
+    def dry_run_patch(self, key, patch):
         assert key == self.key
         self.tried.append(patch)
         return self.would_refuse
@@ -154,7 +154,7 @@ class MemoryCluster:
     def patch_job(self, key, patch, *, resource_version=None):
         self._point("patch")
         if self.manifest is None:
-            raise errors.JobNotFound(str(key))
+            raise errors.NoSuchJob(str(key))
         if self.operator_touches:
             self.operator_touches, self.version = False, self.version + 1
         if resource_version is not None and resource_version != str(self.version):
@@ -181,26 +181,26 @@ class MemoryCluster:
             return codec.dumps(self._status(after))
         self._point("post")
         if path == names.PATH_ABSENT:
-            told = codec.decode(AbsentRequest, codec.encode(body))
+            told = codec.decode(UnavailablePodsRequest, codec.encode(body))
             self.excused.append(told)
             self.awaited = tuple(rank for rank in self.awaited if rank not in told.ranks)
-            return codec.dumps(Acknowledged())
+            return codec.dumps(Ack())
         if path == names.PATH_LOST:
             self._renewed("", body)
-            return codec.dumps(Acknowledged())
+            return codec.dumps(Ack())
         if path == names.PATH_PODS:
             self.located.append(codec.decode(PodAddresses, codec.encode(body)).addresses)
-            return codec.dumps(Acknowledged())
+            return codec.dumps(Ack())
         request = codec.decode(ScaleRequest, codec.encode(body))
         if request.nodes > self.most:
             raise errors.ClusterUnavailable(f"400: at most {self.most} pods")
         self.posts.append(request.nodes)
         self.expected = request.nodes
         self._point("posted")
-        return codec.dumps(Acknowledged())
+        return codec.dumps(Ack())
 
     def _renewed(self, pod, body):
-        told = codec.decode(LostRequest, codec.encode(body))
+        told = codec.decode(ServerLostRequest, codec.encode(body))
         self.renewed.append((pod, told.uid))
 
     def emit(self, _, event):
@@ -257,8 +257,8 @@ class MemoryCluster:
             started_at=self.story,
             now=self.clock(),
             restart_seconds=1.0,
-            awaited=self.awaited,
-            slow=self.slow,
+            awaited_ranks=self.awaited,
+            stragglers=self.slow,
         )
 
     def _replicas(self):

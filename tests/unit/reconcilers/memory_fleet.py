@@ -98,12 +98,12 @@ class MemoryFleet:
         }
         return tuple({"metadata": {"name": core}, "status": status} for core in self.cores)
 
-    def every_pod(self):
+    def list_all_pods(self):
         for job in self.jobs.values():
             spec = job.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
             yield from ({"spec": {**spec, "nodeName": pod.node}} for pod in job.pods)
 
-    def surroundings(self, namespace):
+    def namespace_objects(self, namespace):
         return next(iter(self.jobs.values())).surroundings(namespace)
 
     def __getattr__(self, name):

@@ -12,9 +12,9 @@ from memory_cluster import KEY, MemoryCluster, manifest
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.faults.cpu_raises import CpuUse
-from rover_kf.api.faults.memory_raises import MemoryKill
-from rover_kf.api.jobs import Container, Event, JobKey, ObservedJob, Pod
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.faults.memory_raises import OomKill
+from rover_kf.api.jobs import ContainerStatus, Event, JobKey, ObservedJob, Pod
+from rover_kf.api.status import Ack
 
 OURS = JobKey(KEY.namespace, KEY.name, "TFJob")
 LIMITS = {"memory": "512Mi", "cpu": "200m"}
@@ -49,7 +49,7 @@ class TensorFlowCluster(MemoryCluster):
         )
         self.stories: dict[str, list[Event]] = {pod.name: [] for pod in self.pods}
         self.began = dict.fromkeys(self.stories, 1.0)
-        self.kills: dict[str, MemoryKill] = {}
+        self.kills: dict[str, OomKill] = {}
         self.asked: list[str] = []
         self.silent_pods: set[str] = set()
         self.can_resize = True
@@ -59,7 +59,7 @@ class TensorFlowCluster(MemoryCluster):
 
     def get_job(self, key):
         if self.manifest is None or key != self.key:
-            raise errors.JobNotFound(str(key))
+            raise errors.NoSuchJob(str(key))
         given = copy.deepcopy(self.manifest)
         replicas = {
             kind.lower(): spec["replicas"] for kind, spec in given["spec"]["tfReplicaSpecs"].items()
@@ -79,7 +79,7 @@ class TensorFlowCluster(MemoryCluster):
         if method == "POST":
             self._point("post")
             self._renewed(pod.name, body)
-            return codec.dumps(Acknowledged())
+            return codec.dumps(Ack())
         after = int(path.partition("after=")[2])
         kill = self.kills.get(pod.name)
         return codec.dumps(
@@ -103,7 +103,7 @@ class TensorFlowCluster(MemoryCluster):
     def node_cpu(self):
         return ("4",)
 
-    def resizes_pods(self):
+    def supports_pod_resize(self):
         return self.can_resize
 
     def resize_pod(self, _, pod, container, resources):
@@ -129,7 +129,7 @@ class TensorFlowCluster(MemoryCluster):
 
 
 def pod_of(kind, index):
-    container = Container("tensorflow", running=True, memory_limit="512Mi", cpu_limit="200m")
+    container = ContainerStatus("tensorflow", running=True, memory_limit="512Mi", cpu_limit="200m")
     name = f"digits-{kind}-{index}"
     return Pod(
         name, f"uid-{name}", kind, index, "Running", "10.0.0.1", "one", containers=(container,)

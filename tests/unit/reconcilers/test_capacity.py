@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from rover_kf.api.cluster_capacity import Autoscaler, Objects
+from rover_kf.api.cluster_capacity import Autoscaler, NamespaceObjects
 from rover_kf.reconcilers import capacity
 
 
@@ -32,14 +32,14 @@ def test_what_pods_ask_for_is_no_longer_free():
         a_pod("m", container("2")),
         a_pod("", container("1")),
     )
-    (room,) = capacity.node_rooms((a_node(),), pods)
+    (room,) = capacity.node_capacities((a_node(),), pods)
     assert (room.free["cpu"], room.free["pods"]) == (2.5, 9.0)
 
 
 @pytest.mark.parametrize("node", [a_node(ready="Unknown"), a_node(unschedulable=True)])
 def test_nodes_that_take_no_pods_have_no_room(node):
     """Silent and cordoned ones."""
-    assert capacity.node_rooms((node,), ()) == ()
+    assert capacity.node_capacities((node,), ()) == ()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_nodes_that_take_no_pods_have_no_room(node):
 def test_a_pod_asks_as_the_scheduler_reckons(containers, init, cpu):
     """Containers together, native sidecars with them, other init containers one at a time before
     them; a limit stands for a request that is not stated."""
-    asked = capacity.pod_amounts({"containers": containers, "initContainers": init})
+    asked = capacity.pod_requests({"containers": containers, "initContainers": init})
     assert asked.get("cpu", 0.0) == cpu
 
 
@@ -73,8 +73,8 @@ def test_quotas_leave_what_is_not_used():
         quota("long", scopes=["NotTerminating"]),
         quota("first", scopeSelector={"matchExpressions": []}),
     )
-    found = capacity.of(Objects(quotas=given), None).quotas
-    assert [(room.name, room.left) for room in found] == [
+    found = capacity.read_capacity(NamespaceObjects(quotas=given), None).quotas
+    assert [(room.name, room.remaining) for room in found] == [
         ("team", {"requests.cpu": 2.5}),
         ("long", {"requests.cpu": 2.5}),
     ]
@@ -84,6 +84,6 @@ def test_autoscalers_name_what_they_scale():
     """An HPA's target, whoever made it."""
     target = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "digits"}
     item = {"metadata": {"name": "keda-hpa-digits"}, "spec": {"scaleTargetRef": target}}
-    found = capacity.of(Objects(autoscalers=(item,)), None)
+    found = capacity.read_capacity(NamespaceObjects(autoscalers=(item,)), None)
     assert found.autoscalers == (Autoscaler("keda-hpa-digits", "PyTorchJob", "digits"),)
     assert found.nodes is None

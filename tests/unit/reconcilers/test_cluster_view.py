@@ -8,7 +8,7 @@ import logging
 import threading
 
 from rover_kf import errors
-from rover_kf.reconcilers.cluster_view import Board
+from rover_kf.reconcilers.cluster_view import ClusterView
 
 
 class SlowCluster:
@@ -23,14 +23,14 @@ class SlowCluster:
         assert self.may.wait(20)
         return ()
 
-    def every_pod(self):
+    def list_all_pods(self):
         return iter(())
 
 
 def test_one_thread_at_a_time_reads_the_cluster():
     """At the start the others wait for it; later they go by what was read last."""
     cluster = SlowCluster()
-    board, found = Board(cluster), []
+    board, found = ClusterView(cluster), []
     looks = [threading.Thread(target=lambda: found.append(board._read(100.0))) for _ in range(4)]
     for look in looks:
         look.start()
@@ -66,7 +66,7 @@ class ClosedCluster(SlowCluster):
 def test_nodes_that_may_not_be_read_are_logged_once(caplog):
     """Not at every look; again once they could be read and cannot any more."""
     cluster = ClosedCluster()
-    board = Board(cluster)
+    board = ClusterView(cluster)
     with caplog.at_level(logging.INFO):
         readings = [board._read(1000.0 * look) for look in range(1, 5)]
         assert {reading.unread for reading in readings} == {

@@ -12,14 +12,14 @@ from memory_cluster import KEY, MemoryCluster, manifest
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.faults.memory_raises import MemoryGrowth
-from rover_kf.cli.pause_resume import lines
+from rover_kf.api.faults.memory_raises import MemoryLimitRaises
+from rover_kf.cli.pause_resume import format_explanation
 from rover_kf.client import suspend
 from rover_kf.client.explain import ANNOTATION, HISTORY, explain, with_effects
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection.limits import manifest_memory
 from rover_kf.reconcilers import status_annotation
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 PATH = {f"{names.PREFIX}checkpoint.path": "/checkpoints"}
@@ -28,7 +28,7 @@ PATH = {f"{names.PREFIX}checkpoint.path": "/checkpoints"}
 def looked_at(cluster, history, times):
     for _ in range(times):
         cluster.train()
-        Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+        Reconciler(cluster, history, clock=cluster.clock).run_once(KEY)
 
 
 def test_predicted_and_then_measured(clock, history):
@@ -46,7 +46,7 @@ def test_predicted_and_then_measured(clock, history):
     reasons = [one.decision.reason for one in found.decisions if one.decision.action == "stay"]
     assert "1 of 2 windows measured at 2 replicas" in reasons[0]
     assert any("verified" in reason for reason in reasons)
-    text = "\n".join(lines(found, 20))
+    text = "\n".join(format_explanation(found, 20))
     assert "scale 2 -> 3, applied: 2 -> 3 replicas: 64.0 ->" in text
     promised = f"predicted {change.decision.predicted:.1f} samples/s"
     assert promised in text
@@ -58,10 +58,10 @@ def test_the_annotation_keeps_changes_longer_than_stays():
     """Of one kind the newest, however its numbers cut it off; beyond six the oldest stay goes."""
     memory, tail = JobStatus(), "would pay, and nodes have room for 0 more of its pods; " * 4
     for at in range(3):
-        memory = memory.deciding(_decision(at, "scale", at + 2, "grows", applied=True))
+        memory = memory.with_decision(_decision(at, "scale", at + 2, "grows", applied=True))
     for at in range(3, 40):
-        memory = memory.deciding(_decision(at, "stay", 4, f"{10**at} {tail}"))
-        memory = memory.deciding(_decision(at, "stay", 4, f"{'abcdefgh'[at % 8]} {tail}"))
+        memory = memory.with_decision(_decision(at, "stay", 4, f"{10**at} {tail}"))
+        memory = memory.with_decision(_decision(at, "stay", 4, f"{'abcdefgh'[at % 8]} {tail}"))
     assert [one.target for one in memory.recent if one.applied] == [2, 3, 4]
     assert len(memory.recent) == 6
     kinds = [one.reason[0] for one in memory.recent if one.action == "stay"]
@@ -78,15 +78,19 @@ def test_a_raised_memory_limit_is_told(clock, history):
     stated, limit = 512 << 20, 768 << 20
     given = manifest(annotations={"rover-kf.io/memory-raised": _raised(stated, limit)})
     cluster = MemoryCluster(clock, given)
-    (line,) = [line for line in lines(explain(cluster, history, KEY), 20) if "memory" in line]
+    (line,) = [
+        line for line in format_explanation(explain(cluster, history, KEY), 20) if "memory" in line
+    ]
     assert line == "memory limit of Worker replicas 512Mi -> 768Mi: by what the run before needed"
     why = "it grows by 2.00 MiB/s since 44 s and would reach the limit in 60 s"
-    growth = MemoryGrowth("worker", 1, clock(), why=why)
+    growth = MemoryLimitRaises("worker", 1, clock(), reason=why)
     text = status_annotation.write(JobStatus(memory=(growth,)))
     cluster.edit({"metadata": {"annotations": {names.STATUS_ANNOTATION: text}}})
     (told,) = explain(cluster, history, KEY).memory
-    assert (told.stated, told.limit, told.raises, told.why) == (stated, limit, 1, why)
-    assert any(line.endswith(why) for line in lines(explain(cluster, history, KEY), 20))
+    assert (told.stated, told.limit, told.raises, told.reason) == (stated, limit, 1, why)
+    assert any(
+        line.endswith(why) for line in format_explanation(explain(cluster, history, KEY), 20)
+    )
 
 
 def _raised(stated, limit):
@@ -119,8 +123,8 @@ def test_without_the_history_the_annotation_tells(clock, history, tmp_path):
 def test_a_job_that_is_left_alone_says_why(changes, why, clock, history):
     """Without any decision, too."""
     found = explain(MemoryCluster(clock, manifest(**changes)), history, KEY)
-    assert why in found.left_alone
-    assert any(line.startswith("left alone: ") for line in lines(found, 20))
+    assert why in found.unmanaged_reason
+    assert any(line.startswith("left alone: ") for line in format_explanation(found, 20))
 
 
 def test_a_change_that_was_taken_back_is_measured_before_it_was():
@@ -192,7 +196,7 @@ class _Refusing:
 
     def call_coordinator(self, key, method, path, body=None, *, pod=None):
         if method != "GET":
-            raise errors.OutOfReach(f"{method} {path}")
+            raise errors.Unreachable(f"{method} {path}")
         return self._cluster.call_coordinator(key, method, path, body, pod=pod)
 
     def __getattr__(self, name):
@@ -203,16 +207,16 @@ def test_a_user_without_rights_on_the_cluster_watches_a_job(clock, history):
     """Neither Events nor orders to the coordinator can be made: the same decision is made and the
     same patch, and the coordinator hears of it from its pods."""
     cluster = MemoryCluster(clock)
-    controller = Reconcilers(_Refusing(cluster), history, clock=clock)
+    controller = Reconciler(_Refusing(cluster), history, clock=clock)
     for _ in range(3):
         cluster.train()
-        controller.tick(KEY)
+        controller.run_once(KEY)
     assert cluster.resizes == [(2, 3)]
     assert cluster.posts == []
     cluster.expected = 3
     for _ in range(4):
         cluster.train()
-        controller.tick(KEY)
+        controller.run_once(KEY)
     assert any(
         "verified" in one.decision.reason for one in explain(cluster, history, KEY).decisions
     )

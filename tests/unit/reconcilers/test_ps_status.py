@@ -13,10 +13,10 @@ from memory_cluster import Killed
 from tensorflow_cluster import DIED, OURS, TensorFlowCluster
 
 from rover_kf.api import names
-from rover_kf.api.faults.memory_raises import MemoryKill
+from rover_kf.api.faults.memory_raises import OomKill
 from rover_kf.reconcilers import ps_status
-from rover_kf.reconcilers.ps_status import Servers
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.ps_status import StandaloneStatusReader
+from rover_kf.reconcilers.reconciler import Reconciler
 
 MIB = 1 << 20
 
@@ -28,7 +28,7 @@ def cluster(clock):
 
 @pytest.fixture
 def reconcilers(cluster, history):
-    return Reconcilers(cluster, history, clock=cluster.clock)
+    return Reconciler(cluster, history, clock=cluster.clock)
 
 
 def died(cluster):
@@ -41,22 +41,22 @@ def test_what_servers_tell_is_on_the_job_once(cluster, reconcilers):
     cluster.tell("digits-worker-1")
     cluster.tell("digits-ps-0")
     for _ in range(3):
-        reconcilers.tick(OURS)
+        reconcilers.run_once(OURS)
     assert sorted(died(cluster)) == ["digits-ps-0: it died", "digits-worker-1: it died"]
     assert set(cluster.asked) == {"digits-worker-0", "digits-worker-1", "digits-ps-0"}
     assert cluster.reasons().count("WorldFormed") == 0
     cluster.tell("digits-ps-0")
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     assert len(died(cluster)) == 3
 
 
 def test_a_pod_that_was_made_anew_begins_its_story_anew(cluster, reconcilers):
     """Its first event has the number of one that was told of its predecessor."""
     cluster.tell("digits-ps-0")
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     cluster.stories["digits-ps-0"], cluster.began["digits-ps-0"] = [], 2.0
     cluster.tell("digits-ps-0")
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     assert len(died(cluster)) == 2
 
 
@@ -65,18 +65,18 @@ def test_a_server_that_does_not_answer_holds_up_nobody(cluster, reconcilers):
     cluster.silent_pods.add("digits-ps-0")
     cluster.tell("digits-ps-0")
     cluster.tell("digits-worker-0")
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     assert died(cluster) == ["digits-worker-0: it died"]
     cluster.silent_pods.clear()
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     assert died(cluster)[1:] == ["digits-ps-0: it died"]
 
 
 def test_a_server_killed_for_memory_gets_more_in_place(cluster, reconcilers):
     """The template of its type and the pod itself; the other types keep what they have."""
-    cluster.kills["digits-ps-0"] = MemoryKill("digits-ps-0", cluster.clock(), 512 * MIB)
+    cluster.kills["digits-ps-0"] = OomKill("digits-ps-0", cluster.clock(), 512 * MIB)
     for _ in range(2):
-        reconcilers.tick(OURS)
+        reconcilers.run_once(OURS)
         cluster.clock.now += 3
     assert cluster.limits() == {"Chief": "512Mi", "Worker": "512Mi", "PS": "768Mi"}
     assert cluster.resized == [("digits-ps-0", "768Mi")]
@@ -87,9 +87,9 @@ def test_a_server_killed_for_memory_gets_more_in_place(cluster, reconcilers):
 def test_without_resize_no_pod_is_deleted_for_it(cluster, reconcilers):
     """The Training Operator may fail a TFJob that loses a pod: the Event says what to do."""
     cluster.can_resize = False
-    cluster.kills["digits-ps-0"] = MemoryKill("digits-ps-0", cluster.clock(), 512 * MIB)
+    cluster.kills["digits-ps-0"] = OomKill("digits-ps-0", cluster.clock(), 512 * MIB)
     for _ in range(3):
-        reconcilers.tick(OURS)
+        reconcilers.run_once(OURS)
         cluster.clock.now += 3
     assert cluster.limits()["PS"] == "768Mi"
     assert (cluster.deleted, cluster.resized) == ([], [])
@@ -108,16 +108,16 @@ def test_the_first_pod_is_the_chiefs_and_never_a_servers(cluster, reconcilers):
     cluster.reachable = False
     for pods in ((*cluster.pods[:-1], waiting), (chief, *cluster.pods[1:])):
         cluster.pods = pods
-        reconcilers.tick(OURS)
+        reconcilers.run_once(OURS)
     assert cluster.deleted == []
 
 
 def test_a_run_of_a_tfjob_is_recorded(cluster, reconcilers, history):
     """With its kind, and its end."""
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     cluster.train()
     cluster.phase = "Succeeded"
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     record = history.get("uid-1")
     assert (record.signature.kind, record.outcome) == ("TFJob", "succeeded")
     status = json.loads(cluster.manifest["metadata"]["annotations"][names.STATUS_ANNOTATION])
@@ -130,7 +130,7 @@ def test_the_chief_is_told_of_no_other_size(clock, history, mode):
     cluster = TensorFlowCluster(clock, **{"scaling.mode": mode})
     for _ in range(4):
         cluster.train()
-        Reconcilers(cluster, history, clock=clock).tick(OURS)
+        Reconciler(cluster, history, clock=clock).run_once(OURS)
     assert (cluster.posts, cluster.resizes) == ([], [])
     assert not any(reason.startswith("Scale") for reason in cluster.reasons())
 
@@ -138,7 +138,7 @@ def test_the_chief_is_told_of_no_other_size(clock, history, mode):
 def test_so_many_are_asked_at_a_look_parameter_servers_first(cluster, monkeypatch):
     """A look at a large job ends in bounded time."""
     monkeypatch.setattr(ps_status, "MOST", 2)
-    found = Servers(cluster).ask(OURS, frozenset({"ps", "worker"}), cluster.pods)
+    found = StandaloneStatusReader(cluster).fetch(OURS, frozenset({"ps", "worker"}), cluster.pods)
     assert list(found) == ["digits-ps-0", "digits-worker-0"]
 
 
@@ -146,12 +146,12 @@ def test_a_job_below_what_it_needs_counts_its_servers(clock, history):
     """With failures.suspend-after a job without its PS is suspended: nothing trains then."""
     cluster = TensorFlowCluster(clock, **{"failures.suspend-after": "30s"})
     cluster.sealed, cluster.durable = 10, 10
-    reconcilers = Reconcilers(cluster, history, clock=clock)
-    reconcilers.tick(OURS)
+    reconcilers = Reconciler(cluster, history, clock=clock)
+    reconcilers.run_once(OURS)
     cluster.pods = cluster.pods[:-1]
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     clock.now += 31
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     assert cluster.manifest["spec"]["runPolicy"]["suspend"] is True
     assert any("3 of at least 4 pods" in event.message for event in cluster.events)
 
@@ -162,7 +162,7 @@ def lose(cluster, name):
         dataclasses.replace(pod, node=f"of-{pod.name}", ready=pod.name != name)
         for pod in cluster.pods
     )
-    cluster.silent = {f"of-{name}": cluster.clock() - 60}
+    cluster.silent_nodes = {f"of-{name}": cluster.clock() - 60}
     cluster.silent_pods = {name}
 
 
@@ -178,7 +178,7 @@ def test_all_hear_of_a_server_that_is_gone_with_its_node(clock, history, point, 
     cluster.kill_at = point
     for _ in range(2):
         with contextlib.suppress(Killed):
-            Reconcilers(cluster, history, clock=clock).tick(OURS)
+            Reconciler(cluster, history, clock=clock).run_once(OURS)
         heard = {pod for pod, _ in cluster.renewed}
         assert heard == wanted or name in {pod.name for pod in cluster.pods}
     assert cluster.calls >= point
@@ -190,7 +190,7 @@ def test_of_a_lost_chief_nobody_hears(cluster, reconcilers):
     """Whoever takes its place begins anew, with new connections."""
     cluster.reachable = False
     lose(cluster, "digits-chief-0")
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     assert cluster.renewed == []
     assert "digits-chief-0" not in {pod.name for pod in cluster.pods}
 
@@ -206,5 +206,5 @@ def test_workers_that_come_and_go_are_clients_of_the_servers(cluster, reconciler
     """Of a lost PS all others hear; of a lost worker the PS alone, which is connected to it."""
     cluster.manifest["spec"]["enableDynamicWorker"] = True
     lose(cluster, name)
-    reconcilers.tick(OURS)
+    reconcilers.run_once(OURS)
     assert [pod for pod, _ in cluster.renewed] == told

@@ -23,9 +23,9 @@ class Noting(KeyQueue):
         super().__init__()
         self.taken = []
 
-    def _take(self, stop):
+    def _pop(self, stop):
         with self._changed:
-            key = super()._take(stop)
+            key = super()._pop(stop)
             self.taken += [] if key is None else [key]
             return key
 

@@ -11,19 +11,19 @@ import pytest
 from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 
 from rover_kf.api import codec, final_status, names
-from rover_kf.api.cluster_capacity import Objects
-from rover_kf.api.jobs import Container, JobKey, ObservedJob, Pod
+from rover_kf.api.cluster_capacity import NamespaceObjects
+from rover_kf.api.jobs import ContainerStatus, JobKey, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client.explain import explain
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers import policy_source
-from rover_kf.reconcilers.foreground import watch
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.foreground import run_foreground
+from rover_kf.reconcilers.reconciler import Reconciler
 from rover_kf.scaling import throughput
 
 
 def controller(cluster, history):
-    return Reconcilers(cluster, history, clock=cluster.clock)
+    return Reconciler(cluster, history, clock=cluster.clock)
 
 
 def look(cluster, history, times=1, windows=1):
@@ -31,7 +31,7 @@ def look(cluster, history, times=1, windows=1):
     tick = None
     for _ in range(times):
         cluster.train(windows)
-        tick = controller(cluster, history).tick(KEY)
+        tick = controller(cluster, history).run_once(KEY)
     return tick
 
 
@@ -93,7 +93,7 @@ def test_controller_killed_anywhere_acts_once(point, clock, history):
     for _ in range(12):
         cluster.train()
         try:
-            controller(cluster, history).tick(KEY)
+            controller(cluster, history).run_once(KEY)
         except Killed:
             killed = True
     assert killed == (point <= cluster.calls)
@@ -126,7 +126,7 @@ def test_events_are_copied_once(cluster, history):
     look(cluster, history, times=2)
     copied = [r for r in cluster.reasons() if not r.startswith("Scale")]
     assert copied == ["WorldFormed", "CheckpointDurable", "Recovered"]
-    cluster.story, cluster.coordinator_events = cluster.clock(), []
+    cluster.events_since, cluster.coordinator_events = cluster.clock(), []
     cluster.happen("WorldFormed", "after the first pod was replaced")
     look(cluster, history, times=2)
     assert cluster.events[-1].message == "after the first pod was replaced"
@@ -206,18 +206,18 @@ def test_the_same_advice_is_written_as_progress_is(clock, history):
     and one that is another one is written at once."""
     given = manifest(annotations={f"{names.PREFIX}scaling.mode": "recommend"})
     cluster = MemoryCluster(clock, given)
-    many = Reconcilers(cluster, history, clock=clock, jobs=lambda: 5000)
+    many = Reconciler(cluster, history, clock=clock, jobs=lambda: 5000)
     for _ in range(4):
         cluster.train()
-        many.tick(KEY)
+        many.run_once(KEY)
     before = cluster.patches
     for _ in range(10):
         cluster.train()
-        many.tick(KEY)
+        many.run_once(KEY)
     assert cluster.patches == before
     cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.max": "4"}}})
     cluster.train()
-    many.tick(KEY)
+    many.run_once(KEY)
     assert remembered(cluster)["decision"]["target"] == 4
 
 
@@ -294,11 +294,15 @@ def machine(cores, **spec):
 @pytest.mark.parametrize(
     ("around", "told", "resizes"),
     [
-        ({"bounds": Objects(quotas=(quota("team-a", 0),))}, "ResourceQuota team-a leaves 0", []),
-        ({"bounds": Objects(quotas=(quota("team-a", 1),))}, "", [(2, 3)]),
-        ({"bounds": Objects(autoscalers=(hpa("PyTorchJob", "digits"),))}, "their-hpa", []),
-        ({"bounds": Objects(autoscalers=(hpa("PyTorchJob", "others"),))}, "", [(2, 3)]),
-        ({"bounds": Objects(autoscalers=(hpa("Deployment", "digits"),))}, "", [(2, 3)]),
+        (
+            {"bounds": NamespaceObjects(quotas=(quota("team-a", 0),))},
+            "ResourceQuota team-a leaves 0",
+            [],
+        ),
+        ({"bounds": NamespaceObjects(quotas=(quota("team-a", 1),))}, "", [(2, 3)]),
+        ({"bounds": NamespaceObjects(autoscalers=(hpa("PyTorchJob", "digits"),))}, "their-hpa", []),
+        ({"bounds": NamespaceObjects(autoscalers=(hpa("PyTorchJob", "others"),))}, "", [(2, 3)]),
+        ({"bounds": NamespaceObjects(autoscalers=(hpa("Deployment", "digits"),))}, "", [(2, 3)]),
         ({"machines": (machine(0),)}, "nodes have room for 0 more of its pods (cpu 1", []),
         ({"machines": (machine(1),)}, "", [(2, 3)]),
         ({"machines": (machine(4, unschedulable=True),)}, "nodes have room for 0 more", []),
@@ -432,12 +436,12 @@ def test_a_look_fits_one_model_at_most(cluster, history, monkeypatch):
     for _ in range(12):
         cluster.train()
         before = len(fits)
-        watcher.tick(KEY)
+        watcher.run_once(KEY)
         assert len(fits) <= before + 1
     assert cluster.resizes == [(2, 3)]
     assert len(fits) > 2
     before = len(fits)
-    watcher.tick(KEY)
+    watcher.run_once(KEY)
     assert len(fits) == before
 
 
@@ -462,7 +466,7 @@ def test_annotation_is_bounded(cluster, history):
                 "worker",
                 0,
                 "Running",
-                containers=(Container("pytorch", running=True, reason="OOMKilled"),),
+                containers=(ContainerStatus("pytorch", running=True, reason="OOMKilled"),),
             ),
         )
         look(cluster, history)
@@ -472,7 +476,7 @@ def test_annotation_is_bounded(cluster, history):
 
 def test_memory_kill_is_told_once(cluster, history):
     """A container killed for memory: one Event a kill, with what to do."""
-    container = Container("pytorch", running=True, restarts=1, reason="OOMKilled")
+    container = ContainerStatus("pytorch", running=True, restarts=1, reason="OOMKilled")
     cluster.pods = (
         Pod("digits-worker-1", "abcd", "worker", 1, "Running", containers=(container,)),
     )
@@ -488,7 +492,7 @@ def test_memory_kill_is_told_once(cluster, history):
 def test_a_container_that_was_killed_for_no_known_reason_is_told(cluster, history, ends, told):
     """The kubelet does not always hear that a kill was for memory. At a pod's end a kill is no
     news."""
-    container = Container("pytorch", running=False, restarts=1, exit_code=137, reason="Error")
+    container = ContainerStatus("pytorch", running=False, restarts=1, exit_code=137, reason="Error")
     killed = Pod("digits-worker-1", "abcd", "worker", 1, "Running", containers=(container,), **ends)
     cluster.pods = (killed,)
     look(cluster, history, times=3)
@@ -538,11 +542,11 @@ def test_watch_reports_each_look_and_ends_with_the_job(cluster, tmp_path):
 
     cluster.train()
     with SqlHistory(f"sqlite:///{tmp_path}/watched.db") as history:
-        done = watch(
+        done = run_foreground(
             cluster,
             KEY,
             history,
-            on_tick=on_tick,
+            on_reconcile=on_tick,
             stop=threading.Event(),
             every=0.01,
             clock=cluster.clock,
@@ -593,17 +597,17 @@ def test_a_history_that_is_away_is_told_once(clock, history):
 
     for _ in range(4):
         cluster.train()
-        reconcilers.tick(KEY)
+        reconcilers.run_once(KEY)
     assert told() == 1
     away.works = True
     clock.now += 1000.0
     cluster.train()
-    reconcilers.tick(KEY)
+    reconcilers.run_once(KEY)
     assert history.list()
     away.works = False
     clock.now += 1000.0
     cluster.train()
-    reconcilers.tick(KEY)
+    reconcilers.run_once(KEY)
     assert told() == 2
 
 
@@ -630,7 +634,9 @@ def test_steps_that_nobody_asked_for_in_time_are_known(cluster, history, kept, c
     assert last.step > seen.steps
     words = final_status.pack(last) if kept == "whole" else kept
     cluster.reachable, cluster.phase = False, "Succeeded"
-    sidecar = Container(names.SIDECAR_CONTAINER, running=False, exit_code=0, last_words=words)
+    sidecar = ContainerStatus(
+        names.SIDECAR_CONTAINER, running=False, exit_code=0, termination_message=words
+    )
     cluster.pods = (
         Pod("digits-worker-0", "uid-0", "worker", 0, "Succeeded", containers=(sidecar,)),
     )
@@ -648,7 +654,9 @@ def _gone(cluster, words, *, running=False):
     """The job has failed, and its coordinator does not answer."""
     cluster.reachable, cluster.phase = False, "Failed"
     code = None if running else 0
-    sidecar = Container(names.SIDECAR_CONTAINER, running=running, exit_code=code, last_words=words)
+    sidecar = ContainerStatus(
+        names.SIDECAR_CONTAINER, running=running, exit_code=code, termination_message=words
+    )
     cluster.pods = (Pod("digits-worker-0", "uid-0", "worker", 0, "Failed", containers=(sidecar,)),)
 
 
@@ -675,7 +683,7 @@ def test_the_story_of_a_coordinator_that_nobody_ever_asked_is_told(cluster, hist
     cluster.happen(names.EVENT_WORLD_FORMED, "round 1: 2 processes in 2 pods", sequence=9)
     look(cluster, history)
     cluster.coordinator_events.clear()
-    cluster.story = cluster.clock()
+    cluster.events_since = cluster.clock()
     cluster.happen(names.EVENT_WORLD_FORMED, "round 2: 2 processes in 2 pods", sequence=1)
     _gone(cluster, final_status.pack(cluster._status(after=0)))
     look(cluster, history, times=2, windows=0)
@@ -722,7 +730,11 @@ def test_a_verdict_that_nobody_asked_for_in_time_is_told(cluster, history):
             "worker",
             index,
             "Failed",
-            containers=(Container("pytorch", running=False, exit_code=code, last_words=words),),
+            containers=(
+                ContainerStatus(
+                    "pytorch", running=False, exit_code=code, termination_message=words
+                ),
+            ),
         )
         for index, (code, words) in enumerate(ends)
     )

@@ -9,7 +9,7 @@ from memory_cluster import Killed
 from memory_fleet import MemoryFleet
 
 from rover_kf.api import names
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 MODE, LEAST, MOST = "scaling.mode", "scaling.min", "scaling.max"
 
@@ -30,11 +30,11 @@ def fleet(clock):
 @pytest.fixture
 def run(fleet, history):
     """So many windows, looked at by a controller that lives as long."""
-    controller = Reconcilers(fleet, history, clock=fleet.clock)
+    controller = Reconciler(fleet, history, clock=fleet.clock)
 
     def go(windows):
         for _ in range(windows):
-            fleet.run(controller.tick)
+            fleet.run(controller.run_once)
 
     return go
 
@@ -105,11 +105,11 @@ def test_weight_decides_between_two_that_both_would_grow(clock, history):
     """Of four cores two like jobs have two each; one that counts ten times as much has three."""
     for weight, sizes in (("1", {"a": 2, "b": 2}), ("10", {"a": 1, "b": 3})):
         fleet = MemoryFleet(clock, 4)
-        controller = Reconcilers(fleet, history, clock=clock)
+        controller = Reconciler(fleet, history, clock=clock)
         fleet.add("a", law=grows)
         fleet.add("b", law=grows, **{"scaling.weight": weight})
         for _ in range(20):
-            fleet.run(controller.tick)
+            fleet.run(controller.run_once)
         assert fleet.sizes() == sizes, weight
 
 
@@ -130,15 +130,15 @@ def test_a_controller_killed_anywhere_gives_way_once(point, clock, history):
     replica is given, not two."""
     fleet = MemoryFleet(clock, 3)
     first = fleet.add("first", law=grows)
-    controller = Reconcilers(fleet, history, clock=clock)
+    controller = Reconciler(fleet, history, clock=clock)
     for _ in range(14):
-        fleet.run(controller.tick)
+        fleet.run(controller.run_once)
     fleet.add("second", law=grows, **{MOST: "1"})
     before = list(first.resizes)
     first.kill_at = first.calls + point
     killed = 0
     for _ in range(8):
-        killed += _is_killed(fleet, Reconcilers(fleet, history, clock=clock))
+        killed += _is_killed(fleet, Reconciler(fleet, history, clock=clock))
     assert killed == 1
     # A new controller knows each job once it has looked at it: one window more at most.
     assert first.resizes == [*before, (3, 2)]
@@ -147,7 +147,7 @@ def test_a_controller_killed_anywhere_gives_way_once(point, clock, history):
 
 def _is_killed(fleet, controller):
     try:
-        fleet.run(controller.tick)
+        fleet.run(controller.run_once)
     except Killed:
         return True
     return False

@@ -9,17 +9,17 @@ import html.parser
 
 import pytest
 
-from rover_kf.api.data import Span
+from rover_kf.api.data import SlotSpan
 from rover_kf.api.decisions import Quantity, Recommendation, ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang, StackGroup
 from rover_kf.api.jobs import Event
-from rover_kf.api.leases import DataStatus, PoisonShard, WorkerShare
-from rover_kf.api.records import JobSignature, Look, RunRecord
+from rover_kf.api.leases import DataStatus, PoisonedShard, WorkerShare
+from rover_kf.api.records import JobSignature, ProgressSample, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
-from rover_kf.report.checkpoint_chart import lags
-from rover_kf.report.event_parsing import rounds
-from rover_kf.report.page import Live, render, summary
-from rover_kf.report.throughput_chart import expected
+from rover_kf.report.checkpoint_chart import durable_lags
+from rover_kf.report.event_parsing import read_rounds
+from rover_kf.report.page import LiveOptions, render, summary
+from rover_kf.report.throughput_chart import expect_rates
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 EVIL = '<script>alert("x")</script>&"\''
@@ -124,7 +124,7 @@ def test_page_and_summary_tell_of_the_data():
     """How far it was read, by whom, and what was set aside, escaped as all texts are."""
     data = DataStatus(
         *("train", 1, 3, 5000, 1250, 64, 8, 120.4, 73.2),
-        poison=(PoisonShard(Span("clicks/1", 32, 33), 1, EVIL),),
+        poison=(PoisonedShard(SlotSpan("clicks/1", 32, 33), 1, EVIL),),
         workers=(WorkerShare("1/p9", 900, 32), WorkerShare("0/p8", 300, 32)),
     )
     page = Page(render(record(data=(data,))))
@@ -224,8 +224,8 @@ def test_every_drawing_has_its_numbers_as_text():
     """What is drawn of rounds, expectations, lag, stragglers and memory stands in a table, too."""
     slow = "rank 1 in digits-worker-1 takes 0.5 s of a step by itself"
     looks = (
-        Look(1010.0, 20, 18, None, 128.0, memory=1.0 * 2**30, memory_limit=4.0 * 2**30),
-        Look(1020.0, 40, 38, 20, 128.0, memory=2.0 * 2**30, memory_limit=4.0 * 2**30),
+        ProgressSample(1010.0, 20, 18, None, 128.0, memory=1.0 * 2**30, memory_limit=4.0 * 2**30),
+        ProgressSample(1020.0, 40, 38, 20, 128.0, memory=2.0 * 2**30, memory_limit=4.0 * 2**30),
     )
     told = (*record().events, Event("Straggler", slow, warning=True, at=1100.0))
     source = render(record(events=told, looks=looks, peak={"memory": 3.0 * 2**30}))
@@ -247,20 +247,20 @@ def test_every_drawing_has_its_numbers_as_text():
 def test_lag_is_the_age_of_what_storage_has():
     """Between looks the moment of a step is put in proportion; a step that is not there counts."""
     looks = (
-        Look(100.0, 0, None, None),
-        Look(110.0, 100, 90, None),
-        Look(120.0, 200, 190, 50),
-        Look(130.0, 300, 290, 300),
+        ProgressSample(100.0, 0, None, None),
+        ProgressSample(110.0, 100, 90, None),
+        ProgressSample(120.0, 200, 190, 50),
+        ProgressSample(130.0, 300, 290, 300),
     )
-    assert lags(looks) == ((100.0, 0.0), (110.0, 10.0), (120.0, 15.0), (130.0, 0.0))
-    again = (*looks, Look(140.0, 250, 240, 200), Look(150.0, 350, 340, 200))
-    assert [round(lag, 1) for _, lag in lags(again)[4:]] == [20.0, 30.0]
+    assert durable_lags(looks) == ((100.0, 0.0), (110.0, 10.0), (120.0, 15.0), (130.0, 0.0))
+    again = (*looks, ProgressSample(140.0, 250, 240, 200), ProgressSample(150.0, 350, 340, 200))
+    assert [round(lag, 1) for _, lag in durable_lags(again)[4:]] == [20.0, 30.0]
 
 
 def test_expectation_comes_from_the_windows_before():
     """Of the first world nothing; of a size that was seen its median; else an interval's width."""
-    told = expected(record().windows)
-    assert [(one.world_size, one.known) for one in told] == [(3, False)]
+    told = expect_rates(record().windows)
+    assert [(one.world_size, one.measured_before) for one in told] == [(3, False)]
     (one,) = told
     assert one.lower < one.rate < one.upper
     assert one.measured == pytest.approx(64 / 0.34)
@@ -270,7 +270,10 @@ def test_expectation_comes_from_the_windows_before():
         dataclasses.replace(w, started_at=w.started_at + 500, ended_at=w.ended_at + 500)
         for w in back
     )
-    assert [one.known for one in expected((*record().windows, *later))] == [False, True]
+    assert [one.measured_before for one in expect_rates((*record().windows, *later))] == [
+        False,
+        True,
+    ]
 
 
 def test_rounds_end_where_something_ended_them():
@@ -281,7 +284,7 @@ def test_rounds_end_where_something_ended_them():
         Event("WorldFormed", "round 2: 2 processes in 2 pods", at=1032.0),
         Event("WorldFormed", "round 3: 3 processes in 3 pods", at=1061.0),
     )
-    found = rounds(record(events=told))
+    found = read_rounds(record(events=told))
     assert [(one.number, one.start, one.end, one.processes) for one in found] == [
         (1, 1000.0, 1030.0, 2),
         (2, 1032.0, 1061.0, 2),
@@ -293,7 +296,7 @@ def test_rounds_end_where_something_ended_them():
 
 def test_a_live_page_has_one_script_and_the_file_none():
     """The server's policy lets just that one run."""
-    live = Page(render(record(), live=Live(2.0, "abc")))
+    live = Page(render(record(), live=LiveOptions(2.0, "abc")))
     assert live.tags.count("script") == 1
     assert ("nonce", "abc") in live.attributes
     assert "script" not in Page(render(record())).tags

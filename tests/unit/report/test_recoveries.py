@@ -23,7 +23,7 @@ from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.history import recorder
 from rover_kf.report import otlp
-from rover_kf.report.recoveries import Restored, recoveries
+from rover_kf.report.recoveries import Restored, read_recoveries
 from tests.support.jobs.run_records import BEGIN, run_record
 
 SIGNATURE = JobSignature("team", "llm", "PyTorchJob", "trainer:1", "python train.py", 1, 0)
@@ -71,7 +71,7 @@ def run(*events, outcome="succeeded"):
 
 
 def only(record):
-    (one,) = recoveries(record)
+    (one,) = read_recoveries(record)
     return one
 
 
@@ -84,18 +84,18 @@ def test_a_recovery_has_its_parts():
         Restored(0, 40, "memory", BEGIN + 102.25, "llm-worker-0"),
         Restored(1, 40, "peer", BEGIN + 102.5, "llm-worker-1"),
     )
-    assert [event.reason for event in one.told] == ["TrainingProcessFailed"]
+    assert [event.reason for event in one.events] == ["TrainingProcessFailed"]
     assert not one.planned
-    assert recoveries(run(formed(0, 1), killed(100))) == ()
-    assert recoveries(run()) == ()
+    assert read_recoveries(run(formed(0, 1), killed(100))) == ()
+    assert read_recoveries(run()) == ()
 
 
 def test_what_is_under_way_is_none_yet():
     """Until a later Event says how it went; what is told then does not change any more."""
-    assert recoveries(run(*KILL[:-1], outcome="running")) == ()
-    whole = recoveries(run(*KILL, outcome="running"))
-    assert whole == recoveries(run(*KILL, said(400, "TrainingFinished", "all ended with 0")))
-    assert whole == recoveries(run(*KILL, killed(300), formed(301, 3), outcome="running"))
+    assert read_recoveries(run(*KILL[:-1], outcome="running")) == ()
+    whole = read_recoveries(run(*KILL, outcome="running"))
+    assert whole == read_recoveries(run(*KILL, said(400, "TrainingFinished", "all ended with 0")))
+    assert whole == read_recoveries(run(*KILL, killed(300), formed(301, 3), outcome="running"))
 
 
 def test_what_others_see_later_moves_nothing():
@@ -104,21 +104,21 @@ def test_what_others_see_later_moves_nothing():
     late = said(102.9, "PodLost", "llm-worker-1: evicted: by its node", "", warning=True)
     one = only(run(KILL[0], asked, *KILL[1:5], late, KILL[5]))
     assert (one.began - BEGIN, one.ended - BEGIN) == (100, 103)
-    assert [event.reason for event in one.told] == ["TrainingProcessFailed", "PodLost"]
+    assert [event.reason for event in one.events] == ["TrainingProcessFailed", "PodLost"]
     after = said(104, "PodLost", "llm-worker-1: evicted: by its node", "", warning=True)
     later = said(300, "MemberLeft", "rank 1 (llm-worker-1) left: SIGTERM")
-    two = recoveries(run(*KILL, after, later, formed(301, 3), back(302, 3, 1.5)))[1]
+    two = read_recoveries(run(*KILL, after, later, formed(301, 3), back(302, 3, 1.5)))[1]
     assert (two.began - BEGIN, two.planned) == (300, True)
 
 
 def test_a_world_that_never_trained_is_an_error():
     """Another failure, another world or the job's end came first."""
     again = (killed(101), formed(101.5, 3), back(103, 3, 3))
-    lost, one = recoveries(run(*KILL[:3], *again))
+    lost, one = read_recoveries(run(*KILL[:3], *again))
     assert lost.lost.startswith("TrainingProcessFailed: rank 1")
     assert (lost.began - BEGIN, lost.ended - BEGIN) == (100, 101)
     assert (one.round, one.began - BEGIN, one.lost) == (3, 100, "")
-    assert recoveries(run(*KILL[:3], *again[1:]))[0].lost.startswith("Superseded: round 3")
+    assert read_recoveries(run(*KILL[:3], *again[1:]))[0].lost.startswith("Superseded: round 3")
     ended = said(110, "TrainingFailed", "no restart is left", "", warning=True)
     assert only(run(*KILL[:3], ended)).lost == "TrainingFailed: no restart is left"
 
@@ -145,7 +145,7 @@ def test_a_new_coordinator_tells_no_end_and_the_first_steps_do():
     assert only(later) == one
     # Without a window the next change says whether it had trained: that began when it stopped.
     rest = (killed(300), formed(301, 3), back(303, 3, 2.9))
-    short = recoveries(run(*events, *rest))[0]
+    short = read_recoveries(run(*events, *rest))[0]
     assert (short.ended - BEGIN, short.lost) == (105, "")
 
 
@@ -153,9 +153,9 @@ def test_a_thinned_run_tells_no_error_that_was_none():
     """Where Events are left out, a recovery's last one may be: it is not told then."""
     filler = [said(200 + i, "CheckpointDurable", f"step {i}") for i in range(recorder.MAX_EVENTS)]
     rest = (killed(5000), formed(5001, 3), back(5003, 3, 2.9))
-    found = recoveries(run(*KILL[:-1], *filler, *rest))
+    found = read_recoveries(run(*KILL[:-1], *filler, *rest))
     assert [one.round for one in found] == [3]
-    for one in recoveries(run_record(ranks=16, seconds=7 * 86400, every=60, failures=300)):
+    for one in read_recoveries(run_record(ranks=16, seconds=7 * 86400, every=60, failures=300)):
         assert one.ended >= one.formed >= one.began
 
 
@@ -238,7 +238,7 @@ def test_the_same_recovery_has_the_same_ids():
     """Told again, and after others; another run's are others."""
     now, later = run(*KILL), run(*KILL, killed(300), formed(301, 3), back(302, 3, 1.5))
     assert spans(now) == spans(later)[:5]
-    assert otlp.count(otlp.spans(later)) == (2, 8)
+    assert otlp.count_spans(otlp.spans(later)) == (2, 8)
     other = dataclasses.replace(now, uid="u-2")
     assert {one.trace_id for one in spans(other)} != {one.trace_id for one in spans(now)}
 
@@ -247,7 +247,7 @@ def test_the_same_recovery_has_the_same_ids():
 def test_a_run_without_recoveries_has_no_spans(events):
     """An empty request, which OpenTelemetry allows."""
     record = run(*events)
-    assert otlp.count(otlp.spans(record)) == (0, 0)
+    assert otlp.count_spans(otlp.spans(record)) == (0, 0)
     assert typed(document(record)) == ExportTraceServiceRequest()
 
 

@@ -11,12 +11,12 @@ import pytest
 from rover_kf.api import codec
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling.decide import decide
-from rover_kf.scaling.fair_sharing import Share
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.replica_yield import give_way
-from rover_kf.scaling.scaling_state import Observation, ScalingState
+from rover_kf.scaling.fair_sharing import FairShare
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.replica_yield import yield_replicas
+from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
-POLICY = WatchPolicy(mode="auto", min=1, max=8, window_seconds=10, cooldown_seconds=30)
+POLICY = AutoscalingPolicy(mode="auto", min=1, max=8, window_seconds=10, cooldown_seconds=30)
 
 
 def window(nodes, seconds, end, *, batch=64.0, processes=1):
@@ -37,7 +37,7 @@ def windows(nodes, seconds, *, until=1000.0, count=3):
 
 
 def look(replicas=2, seconds=1.0, **changes):
-    seen = Observation(
+    seen = JobObservation(
         replicas=replicas,
         masters=0,
         steady=True,
@@ -215,11 +215,11 @@ def test_verified_change_may_be_followed_at_once():
     slow = dataclasses.replace(POLICY, cooldown_seconds=3600)
     state = ScalingState(changed_at=900.0, direction=1)
     assert decide(look(), slow, state, now=1000)[0].action == "stay"
-    kept = dataclasses.replace(state, kept=True)
+    kept = dataclasses.replace(state, verified=True)
     decision, moving = decide(look(), slow, kept, now=1000)
     assert decision.action == "scale"
-    assert not moving.with_change(1001).kept
-    assert moved(0.7)[1].kept
+    assert not moving.with_change(1001).verified
+    assert moved(0.7)[1].verified
 
 
 def test_a_gain_that_a_failed_try_would_eat_is_left():
@@ -310,8 +310,8 @@ def test_giving_way_is_no_try():
     """Down to the share's largest allowed size, once; nothing is verified, and a job that is not
     whole, is changing, or has no more than its share is left alone."""
     listed = dataclasses.replace(POLICY, sizes=(1, 2, 4))
-    seen, some = look(4), Share(3.0, "team/b lacks room and gains more by it")
-    found = give_way(seen, listed, ScalingState(), some, now=1000)
+    seen, some = look(4), FairShare(3.0, "team/b lacks room and gains more by it")
+    found = yield_replicas(seen, listed, ScalingState(), some, now=1000)
     assert found is not None
     decision, state = found
     assert (decision.action, decision.target) == ("scale", 2)
@@ -320,7 +320,7 @@ def test_giving_way_is_no_try():
     assert state.move.needed == 0.0
     kept = decide(look(2), listed, state.with_change(960), now=1000)
     assert "verified" in kept[0].reason
-    assert give_way(seen, listed, state, some, now=1001) is None
-    assert give_way(look(2), listed, ScalingState(), some, now=1000) is None
-    assert give_way(look(4, steady=False), listed, ScalingState(), some, now=1000) is None
-    assert give_way(seen, listed, ScalingState(), Share(0.0), now=1000) is None
+    assert yield_replicas(seen, listed, state, some, now=1001) is None
+    assert yield_replicas(look(2), listed, ScalingState(), some, now=1000) is None
+    assert yield_replicas(look(4, steady=False), listed, ScalingState(), some, now=1000) is None
+    assert yield_replicas(seen, listed, ScalingState(), FairShare(0.0), now=1000) is None

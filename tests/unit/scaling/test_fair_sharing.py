@@ -11,32 +11,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.cluster_capacity import NodeRoom, PodNeed, QuotaRoom, Surroundings
-from rover_kf.scaling.fair_sharing import GIVES_UP_SECONDS, Member, promised, shares
-from rover_kf.scaling.headroom import more_pods
+from rover_kf.api.cluster_capacity import (
+    ClusterCapacity,
+    NodeCapacity,
+    PodRequirements,
+    QuotaHeadroom,
+)
+from rover_kf.scaling.fair_sharing import (
+    MAX_PENDING_SECONDS,
+    CompetingJob,
+    fair_shares,
+    subtract_promised,
+)
+from rover_kf.scaling.headroom import pod_headroom
 
-ONE = PodNeed({"cpu": 1.0})
+ONE = PodRequirements({"cpu": 1.0})
 LINEAR = tuple((size, 10.0 * size) for size in range(1, 9))
 FLAT = tuple((size, 10.0 + 0.01 * size) for size in range(1, 9))
 
 
 def node(name, free=0.0):
-    return NodeRoom(name, {"cpu": free, "pods": 50.0})
+    return NodeCapacity(name, {"cpu": free, "pods": 50.0})
 
 
 def member(name, asked, *, on=None, **more):
     places = tuple(f"n{index}" for index in range(asked)) if on is None else tuple(on)
     given = {"fewest": 1, "rates": LINEAR, "work": 36_000.0, "bound": "nodes", **more}
-    return Member(
-        name, given.pop("namespace", "team"), given.pop("need", ONE), asked, places=places, **given
+    return CompetingJob(
+        name, given.pop("namespace", "team"), given.pop("need", ONE), asked, nodes=places, **given
     )
 
 
 def share(mine, others, around):
-    return shares((mine, *others), around)[mine.name]
+    return fair_shares((mine, *others), around)[mine.name]
 
 
-FULL = Surroundings(tuple(node(f"n{index}") for index in range(3)))
+FULL = ClusterCapacity(tuple(node(f"n{index}") for index in range(3)))
 """Three nodes, each with room for one pod, which the first job has."""
 WAITING = member("b", 1, on=(), lacking_seconds=5.0, rates=())
 
@@ -46,14 +56,14 @@ def test_alone_or_among_the_content_there_is_no_bound():
     mine = member("a", 3)
     assert share(mine, (), FULL).most == math.inf
     assert share(mine, (member("b", 1, on=("n0",)),), FULL).most == math.inf
-    assert share(mine, (WAITING,), Surroundings()).most == math.inf
+    assert share(mine, (WAITING,), ClusterCapacity()).most == math.inf
 
 
 def test_a_full_cluster_makes_room_for_one_that_waits():
     """Shrink instead of wait: the waiting job's fewest go before anybody's second replica."""
     found = share(member("a", 3), (WAITING,), FULL)
     assert found.most == 2
-    assert "b lacks room" in found.why
+    assert "b lacks room" in found.reason
 
 
 def test_nobody_goes_below_its_fewest():
@@ -65,13 +75,13 @@ def test_nobody_goes_below_its_fewest():
 def test_priority_decides_who_gets_the_next_replica(weight, most):
     """Among equals nothing moves, since a change costs a restart; worth more, it gets another."""
     mine, other = member("a", 3), member("b", 1, on=("n3",), wants=2, weight=weight)
-    around = Surroundings((*FULL.nodes, node("n3")))
+    around = ClusterCapacity((*FULL.nodes, node("n3")))
     assert share(mine, (other,), around).most == most
 
 
 def test_who_hardly_profits_gives_to_who_does():
     """A job whose throughput is flat goes to its fewest; and only as far as others want."""
-    around = Surroundings((*FULL.nodes, node("n3")))
+    around = ClusterCapacity((*FULL.nodes, node("n3")))
     flat = member("a", 3, rates=FLAT)
     assert share(flat, (member("b", 1, on=("n3",), wants=2),), around).most == 2
     assert share(flat, (member("b", 1, on=("n3",), wants=8),), around).most == 1
@@ -79,23 +89,25 @@ def test_who_hardly_profits_gives_to_who_does():
 
 def test_large_pods_take_more_of_the_room():
     """Two pods of the first job make room for one of the second, which asks for twice as much."""
-    around = Surroundings((node("n0"), node("n1")))
+    around = ClusterCapacity((node("n0"), node("n1")))
     mine = member("a", 4, on=("n0", "n0", "n1", "n1"))
-    large = member("b", 1, on=(), lacking_seconds=5.0, need=PodNeed({"cpu": 2.0}), rates=())
+    large = member("b", 1, on=(), lacking_seconds=5.0, need=PodRequirements({"cpu": 2.0}), rates=())
     assert share(mine, (large,), around).most == 2
 
 
 def test_who_could_not_use_the_room_gets_none():
     """A pod for other nodes, and one that has waited for so long, make nobody give way."""
-    elsewhere = dataclasses.replace(WAITING, need=PodNeed({"cpu": 1.0}, selector={"pool": "gpu"}))
-    hopeless = dataclasses.replace(WAITING, lacking_seconds=GIVES_UP_SECONDS)
+    elsewhere = dataclasses.replace(
+        WAITING, need=PodRequirements({"cpu": 1.0}, selector={"pool": "gpu"})
+    )
+    hopeless = dataclasses.replace(WAITING, lacking_seconds=MAX_PENDING_SECONDS)
     assert share(member("a", 3), (elsewhere,), FULL).most == math.inf
     assert share(member("a", 3), (hopeless,), FULL).most == math.inf
 
 
 def test_a_quota_is_shared():
     """A full quota: who gains more by it gets the replica of another one."""
-    around = Surroundings(quotas=(QuotaRoom("q", {"requests.cpu": 0.0}),))
+    around = ClusterCapacity(quotas=(QuotaHeadroom("q", {"requests.cpu": 0.0}),))
     assert (
         share(member("a", 3), (member("b", 1, wants=2, weight=8.0, bound="quota q"),), around).most
         == 2
@@ -104,17 +116,17 @@ def test_a_quota_is_shared():
 
 def test_who_is_bound_by_something_else_asks_nobody_for_nodes():
     """A job that a quota keeps from growing would not use the nodes that others gave."""
-    around = Surroundings((*FULL.nodes, node("n3")))
+    around = ClusterCapacity((*FULL.nodes, node("n3")))
     other = member("b", 1, on=("n3",), wants=2, weight=8.0, bound="quota q")
     assert share(member("a", 3), (other,), around).most == math.inf
 
 
 def test_what_others_were_promised_is_not_free():
     """A job that asks for one more than has a node yet: its node is no longer left to others."""
-    around = Surroundings((node("n0", 1.0), node("n1", 1.0)))
+    around = ClusterCapacity((node("n0", 1.0), node("n1", 1.0)))
     other = member("b", 2, on=("n5",))
-    assert more_pods(ONE, promised(around, (other,))).count == 1
-    assert more_pods(ONE, promised(around, ())).count == 2
+    assert pod_headroom(ONE, subtract_promised(around, (other,))).count == 1
+    assert pod_headroom(ONE, subtract_promised(around, ())).count == 2
 
 
 @st.composite
@@ -139,7 +151,7 @@ def contests(draw):
         )  # fmt: skip
     free = draw(st.integers(0, 3))
     nodes = (*(node(f"n{i}") for i in range(held)), *(node(f"f{i}", 1.0) for i in range(free)))
-    return members, Surroundings(nodes), held + free
+    return members, ClusterCapacity(nodes), held + free
 
 
 @settings(deadline=None)
@@ -148,8 +160,8 @@ def test_shares_fit_together(contest):
     """What all jobs may have together is never more than there is, but for jobs that are at their
     fewest; and nobody is sent below them."""
     members, around, capacity = contest
-    found = {name: one.most for name, one in shares(members, around).items()}
-    assert all(found[one.name] >= one.fewest for one in members)
+    found = {name: one.max_replicas for name, one in fair_shares(members, around).items()}
+    assert all(found[one.name] >= one.min_replicas for one in members)
     bounded = [one for one in members if found[one.name] != math.inf]
-    above = sum(found[one.name] for one in bounded if found[one.name] > one.fewest)
+    above = sum(found[one.name] for one in bounded if found[one.name] > one.min_replicas)
     assert above <= capacity

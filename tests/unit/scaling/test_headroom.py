@@ -8,19 +8,25 @@ import math
 
 import pytest
 
-from rover_kf.api.cluster_capacity import NodeRoom, PodNeed, QuotaRoom, Surroundings, Taint
-from rover_kf.scaling.headroom import more_pods
+from rover_kf.api.cluster_capacity import (
+    ClusterCapacity,
+    NodeCapacity,
+    PodRequirements,
+    QuotaHeadroom,
+    Taint,
+)
+from rover_kf.scaling.headroom import pod_headroom
 
 GIB = float(1 << 30)
-NEED = PodNeed({"cpu": 2.0, "memory": 4 * GIB}, {"cpu": 4.0})
+NEED = PodRequirements({"cpu": 2.0, "memory": 4 * GIB}, {"cpu": 4.0})
 
 
-TOLERANT = PodNeed({"cpu": 2.0}, tolerated=(("gpu", "", ""),))
-OTHERWISE = PodNeed({"cpu": 2.0}, tolerated=(("gpu", "b", ""),))
+TOLERANT = PodRequirements({"cpu": 2.0}, tolerations=(("gpu", "", ""),))
+OTHERWISE = PodRequirements({"cpu": 2.0}, tolerations=(("gpu", "b", ""),))
 
 
 def node(name="n", cpu=8.0, memory=16 * GIB, pods=10.0, **more):
-    return NodeRoom(name, {"cpu": cpu, "memory": memory, "pods": pods}, **more)
+    return NodeCapacity(name, {"cpu": cpu, "memory": memory, "pods": pods}, **more)
 
 
 @pytest.mark.parametrize(
@@ -32,22 +38,23 @@ def node(name="n", cpu=8.0, memory=16 * GIB, pods=10.0, **more):
         ((node(pods=3.0),), NEED, 3),
         ((node(cpu=1.0), node("m", cpu=1.0)), NEED, 0),
         ((), NEED, 0),
-        ((node(),), PodNeed({"nvidia.com/gpu": 1.0}), 0),
-        ((node(),), PodNeed({}), 10),
-        ((node(),), PodNeed({"cpu": 2.0}, selector={"pool": "gpu"}), 0),
-        ((node(labels={"pool": "gpu"}),), PodNeed({"cpu": 2.0}, selector={"pool": "gpu"}), 4),
+        ((node(),), PodRequirements({"nvidia.com/gpu": 1.0}), 0),
+        ((node(),), PodRequirements({}), 10),
+        ((node(),), PodRequirements({"cpu": 2.0}, selector={"pool": "gpu"}), 0),
+        ((node(labels={"pool": "gpu"}),), PodRequirements({"cpu": 2.0},
+         selector={"pool": "gpu"}), 4),
         ((node(taints=(Taint("gpu"),)),), NEED, 0),
         ((node(taints=(Taint("gpu", "", "PreferNoSchedule"),)),), NEED, 4),
         ((node(taints=(Taint("gpu", "a"),)),), TOLERANT, 4),
         ((node(taints=(Taint("gpu", "a"),)),), OTHERWISE, 0),
-        ((node(),), PodNeed({"cpu": 2.0}, left_out=frozenset({"n"})), 0),
+        ((node(),), PodRequirements({"cpu": 2.0}, excluded_nodes=frozenset({"n"})), 0),
     ],
 )  # fmt: skip
 def test_pods_go_whole_on_nodes_that_take_them(nodes, need, count):
     """Each pod on one node, by its scarcest resource; labels, taints and left out nodes count."""
-    found = more_pods(need, Surroundings(nodes))
+    found = pod_headroom(need, ClusterCapacity(nodes))
     assert found.count == count
-    assert f"room for {count} more" in found.why
+    assert f"room for {count} more" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -65,22 +72,23 @@ def test_pods_go_whole_on_nodes_that_take_them(nodes, need, count):
 )
 def test_a_quota_ends_it_by_what_a_pod_asks_for(left, count):
     """Its tightest key; what a pod does not ask for ends nothing. The quota is named."""
-    found = more_pods(
-        NEED, Surroundings(quotas=(QuotaRoom("wide", {"pods": 99.0}), QuotaRoom("q", left)))
+    found = pod_headroom(
+        NEED,
+        ClusterCapacity(quotas=(QuotaHeadroom("wide", {"pods": 99.0}), QuotaHeadroom("q", left))),
     )
     assert found.count == min(count, 99)
-    assert ("quota q " in found.why.lower()) == (count < 99)
+    assert ("quota q " in found.reason.lower()) == (count < 99)
 
 
 def test_nothing_known_ends_nothing():
     """No nodes and no quotas could be read: there is no bound."""
-    assert more_pods(NEED, Surroundings()).count == math.inf
+    assert pod_headroom(NEED, ClusterCapacity()).count == math.inf
 
 
 def test_the_tightest_bound_is_the_one_that_is_told():
     """A quota of one beside nodes for four."""
-    found = more_pods(NEED, Surroundings((node(),), (QuotaRoom("team", {"pods": 1.0}),)))
-    assert (found.count, found.why) == (
+    found = pod_headroom(NEED, ClusterCapacity((node(),), (QuotaHeadroom("team", {"pods": 1.0}),)))
+    assert (found.count, found.reason) == (
         1,
         "ResourceQuota team leaves 1 of pods, and a pod asks for 1",
     )

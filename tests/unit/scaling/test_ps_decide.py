@@ -13,14 +13,14 @@ from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import ps_model
 from rover_kf.scaling.decide import NOTHING_NEW
-from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.policy import AutoscalingPolicy
 from rover_kf.scaling.ps_decide import decide
-from rover_kf.scaling.ps_decision_input import ServerObservation, allowed_text, may_change
-from rover_kf.scaling.ps_model import ServerRow
+from rover_kf.scaling.ps_decision_input import PsObservation, allowed_text, may_change
+from rover_kf.scaling.ps_model import PsRow
 from rover_kf.scaling.scaling_state import ScalingState, Settled
 
 WINDOW, NOW = 10.0, 10_000.0
-POLICY = WatchPolicy("auto", 1, 4, most_servers=2, window_seconds=WINDOW)
+POLICY = AutoscalingPolicy("auto", 1, 4, max_servers=2, window_seconds=WINDOW)
 ALONE = ServerSetup(0.0, 1, 1, 1.0, 1.0)
 """One worker, one server."""
 
@@ -31,7 +31,7 @@ def seconds(setup, *, compute=1.0, servers=0.0):
 
 
 def rows(setups, **law):
-    return [ServerRow(setup, 16.0, seconds(setup, **law)) for setup in setups]
+    return [PsRow(setup, 16.0, seconds(setup, **law)) for setup in setups]
 
 
 def model(*setups, **law):
@@ -49,7 +49,7 @@ def windows(setup, count=2, *, until=NOW, **law):
 
 def seen(setup=ALONE, **known):
     given = {"windows": windows(setup), "steps_left": 100_000.0, "share_left": 0.8, **known}
-    return ServerObservation(setup, masters=1, steady=True, **given)
+    return PsObservation(setup, masters=1, steady=True, **given)
 
 
 def there(setup=ALONE, **known):
@@ -60,7 +60,11 @@ def there(setup=ALONE, **known):
 def test_a_worker_more_is_tried_where_that_costs_nearly_nothing():
     """Workers come and go, and nothing is known of another number: one more, live."""
     decision, state = decide(seen(live=True), POLICY, there(), now=NOW)
-    assert (decision.action, decision.here, decision.there) == ("scale", (1, 1), (2, 1))
+    assert (decision.action, decision.current_size, decision.target_size) == (
+        "scale",
+        (1, 1),
+        (2, 1),
+    )
     assert decision.change == "Worker 1 -> 2"
     assert decision.predicted_gain == 2
     assert "nothing is known yet" in decision.reason
@@ -79,7 +83,7 @@ def test_workers_by_the_law_through_a_suspension():
     """A run alike has had two workers: they are worth all pods' end."""
     law = model(ALONE, dataclasses.replace(ALONE, workers=2))
     decision, state = decide(seen(law=law), POLICY, there(), now=NOW)
-    assert decision.there == (2, 1)
+    assert decision.target_size == (2, 1)
     assert state.move.cycles
     assert "60 s a change through suspension" in decision.reason
 
@@ -91,9 +95,9 @@ def test_servers_where_workers_wait_for_them():
     law = model(ALONE, two, wide, **slow)
     here = seen(two, law=law, live=True, windows=windows(two, **slow))
     decision, state = decide(here, POLICY, there(two), now=NOW)
-    assert (decision.there, decision.change) == ((2, 2), "PS 1 -> 2")
+    assert (decision.target_size, decision.change) == ((2, 2), "PS 1 -> 2")
     assert state.move.cycles
-    decision, _ = decide(here, dataclasses.replace(POLICY, most_servers=0), there(two), now=NOW)
+    decision, _ = decide(here, dataclasses.replace(POLICY, max_servers=0), there(two), now=NOW)
     assert decision.target_servers == 1
     assert decision.target < 2, "a worker that brings nothing goes"
     stays = dataclasses.replace(here, stays="no step of it is on storage")
@@ -155,9 +159,9 @@ def test_what_was_changed_is_verified_or_taken_back(compute, action):
     assert decision.action == action
     if action == "stay":
         assert decision.reason.startswith("verified: ")
-        assert (state.move, state.kept) == (None, True)
+        assert (state.move, state.verified) == (None, True)
         return
-    assert decision.there == (1, 1)
+    assert decision.target_size == (1, 1)
     assert state.banned_setups(after + 25) == {(2, 1)}
     assert (state.move.rolls_back, state.move.cycles) == (True, True)
     state = state.with_change(after + 30)
@@ -188,7 +192,7 @@ def test_who_does_not_train_together_goes_back():
     here = dataclasses.replace(seen(setup, windows=()), steady=False)
     assert decide(here, POLICY, state, now=NOW + 400)[0].action == "stay"
     decision, after = decide(here, POLICY, state, now=NOW + 700)
-    assert (decision.action, decision.there) == ("roll_back", (1, 1))
+    assert (decision.action, decision.target_size) == ("roll_back", (1, 1))
     assert "did not train together within" in decision.reason
     bound = dataclasses.replace(here, stays="Kueue has it")
     decision, after = decide(bound, POLICY, state, now=NOW + 700)
@@ -209,7 +213,11 @@ def test_what_an_older_controller_has_written_is_read():
     move = {"origin": 1, "target": 2, "decided_at": 5.0}
     old = {"move": move, "changed_at": 5.0, "bans": [{"size": 3, "until": 9.0, "times": 2}]}
     state = codec.decode(ScalingState, old)
-    assert (state.move.here, state.move.there, state.move.cycles) == ((1, 0), (2, 0), False)
+    assert (state.move.origin_size, state.move.target_size, state.move.cycles) == (
+        (1, 0),
+        (2, 0),
+        False,
+    )
     assert (state.banned(6.0), state.banned_setups(6.0)) == ({3}, {(3, 0)})
     assert (state.settled, state.cycle_seconds) == (None, 0.0)
 
@@ -217,8 +225,8 @@ def test_what_an_older_controller_has_written_is_read():
 def test_what_is_allowed():
     """Nothing but what it has is a reason not to look at it at all."""
     assert may_change(POLICY, ALONE)
-    fixed = WatchPolicy("auto", 1, 1)
+    fixed = AutoscalingPolicy("auto", 1, 1)
     assert not may_change(fixed, ALONE)
-    assert may_change(dataclasses.replace(fixed, most_servers=2), ALONE)
-    assert not may_change(dataclasses.replace(fixed, most_servers=1), ALONE)
+    assert may_change(dataclasses.replace(fixed, max_servers=2), ALONE)
+    assert not may_change(dataclasses.replace(fixed, max_servers=1), ALONE)
     assert allowed_text(fixed, 1) == "1"

@@ -12,7 +12,7 @@ import pytest
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import ps_model
-from rover_kf.scaling.ps_model import ServerRow
+from rover_kf.scaling.ps_model import PsRow
 
 BASE = ServerSetup(0.0, workers=6, servers=6, worker_cores=8.0, server_cores=8.0)
 PANELS = {
@@ -30,7 +30,7 @@ set is not told, and differs between them; of those with nine workers, neither i
 
 def rows(field, workers):
     return [
-        ServerRow(
+        PsRow(
             dataclasses.replace(
                 BASE, workers=workers, **{field: type(getattr(BASE, field))(value)}
             ),
@@ -102,7 +102,7 @@ def test_a_known_law_is_found_and_says_what_another_setup_brings():
     """Six setups, three percent of noise: each number changed alone is foretold to a tenth."""
     noise = np.random.default_rng(1)
     shown = [
-        ServerRow(one, 64.0, true_seconds(one) * (1 + 0.03 * noise.standard_normal()))
+        PsRow(one, 64.0, true_seconds(one) * (1 + 0.03 * noise.standard_normal()))
         for one in setups()
     ]
     model = ps_model.fit(shown)
@@ -119,7 +119,7 @@ def test_a_known_law_is_found_and_says_what_another_setup_brings():
 
 def test_one_setup_tells_nothing_of_another():
     """However often it was measured."""
-    same = [ServerRow(BASE, 1.0, seconds) for seconds in (1.0, 1.1, 0.9)]
+    same = [PsRow(BASE, 1.0, seconds) for seconds in (1.0, 1.1, 0.9)]
     assert ps_model.fit(same) is None
     assert ps_model.fit([]) is None
 
@@ -134,10 +134,10 @@ def test_windows_count_for_the_setup_they_were_made_in():
     second = dataclasses.replace(first, since=130.0, server_cores=1.0)
     windows = [window(0, 60), window(60, 60), window(120, 90), window(180, 120), window(240, 20),
                window(300, 120, saving=1.0)]  # fmt: skip
-    one, two = ps_model.rows_of((first, second), windows)
+    one, two = ps_model.median_rows((first, second), windows)
     assert (one.setup, one.batch, one.seconds) == (first, 32.0, 2.0)
     assert (two.setup, two.seconds) == (second, 2 * 0.5)
-    assert ps_model.rows_of((), windows) == ()
+    assert ps_model.median_rows((), windows) == ()
 
 
 def test_a_machine_that_changed_is_learnt_anew():
@@ -147,11 +147,11 @@ def test_a_machine_that_changed_is_learnt_anew():
     more = dataclasses.replace(fewer, since=300.0, workers=2)
     calm = [window(60 * i, 60 if i < 5 else 120) for i in range(7)]
     later = [window(60 * i, 60) for i in (7, 8)]
-    assert len(ps_model.rows_of((fewer, more), [*calm, later[0]])) == 2
-    assert ps_model.changed_at((fewer, more), [*calm, later[0]]) == 0.0
-    (row,) = ps_model.rows_of((fewer, more), [*calm, *later])
+    assert len(ps_model.median_rows((fewer, more), [*calm, later[0]])) == 2
+    assert ps_model.last_change_at((fewer, more), [*calm, later[0]]) == 0.0
+    (row,) = ps_model.median_rows((fewer, more), [*calm, *later])
     assert (row.setup.workers, row.seconds) == (2, pytest.approx(2.0))
-    assert ps_model.changed_at((fewer, more), [*calm, *later]) == 420.0
+    assert ps_model.last_change_at((fewer, more), [*calm, *later]) == 420.0
     assert ps_model.fit([row]) is None
     settled = [*calm, *(window(60 * i, 60) for i in range(7, 20))]
-    assert len(ps_model.rows_of((fewer, more), settled)) == 1
+    assert len(ps_model.median_rows((fewer, more), settled)) == 1

@@ -8,24 +8,24 @@ import dataclasses
 
 import pytest
 
-from rover_kf.api.cluster_capacity import NodeRoom, PodNeed, Surroundings
+from rover_kf.api.cluster_capacity import ClusterCapacity, NodeCapacity, PodRequirements
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling.decide import NOTHING_NEW, decide
-from rover_kf.scaling.fair_sharing import ALL, Share, View
-from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.scale_admission import Look, judge
-from rover_kf.scaling.scaling_state import Observation, ScalingState
+from rover_kf.scaling.fair_sharing import UNLIMITED, FairShare, FairShareView
+from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.scale_admission import AdmissionInput, admit
+from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
-POD = PodNeed({"cpu": 1.0})
-POLICY = WatchPolicy(mode="auto", min=1, max=8, window_seconds=10.0)
+POD = PodRequirements({"cpu": 1.0})
+POLICY = AutoscalingPolicy(mode="auto", min=1, max=8, window_seconds=10.0)
 
 
 def window(end, nodes):
     return Throughput(end - 10, end, nodes, nodes, 10, 0, 2.0 / nodes, 64.0)
 
 
-def look(nodes=2, *, free=8.0, share=ALL, **changes):
-    here = Observation(
+def look(nodes=2, *, free=8.0, share=UNLIMITED, **changes):
+    here = JobObservation(
         nodes,
         0,
         steady=True,
@@ -33,13 +33,13 @@ def look(nodes=2, *, free=8.0, share=ALL, **changes):
         total_steps=100_000,
         windows=tuple(window(10.0 * i, nodes) for i in range(1, 4)),
     )
-    around = Surroundings((NodeRoom("one", {"cpu": free, "pods": 99.0}),))
-    made = Look(here, POLICY, ScalingState(), View(around, POD, share))
+    around = ClusterCapacity((NodeCapacity("one", {"cpu": free, "pods": 99.0}),))
+    made = AdmissionInput(here, POLICY, ScalingState(), FairShareView(around, POD, share))
     return dataclasses.replace(made, **changes)
 
 
 def verdict(given):
-    return judge(given, *decide(given.here, given.policy, given.memory, now=35.0), now=35.0)
+    return admit(given, *decide(given.here, given.policy, given.memory, now=35.0), now=35.0)
 
 
 def test_with_room_for_all_it_is_what_decide_says():
@@ -47,7 +47,7 @@ def test_with_room_for_all_it_is_what_decide_says():
     for given in (look(), look(view=None)):
         found = verdict(given)
         assert (found.decision.action, found.decision.target) == ("scale", 4)
-        assert (found.wants, found.bound, found.refusal) == (0, "", "")
+        assert (found.desired, found.bound, found.denial_reason) == (0, "", "")
         assert found.state.move is not None
 
 
@@ -56,31 +56,33 @@ def test_with_less_room_the_same_is_decided_with_what_there_is(free, target):
     """A smaller step that pays, or to stay; what it would have had is known to others."""
     found = verdict(look(free=free))
     assert found.decision.target == target
-    assert (found.wants, found.bound) == (4, "nodes")
+    assert (found.desired, found.bound) == (4, "nodes")
     assert found.decision.bound.startswith("nodes have room for")
-    assert bool(found.refusal) == (target == 2)
+    assert bool(found.denial_reason) == (target == 2)
     assert (found.state.move is None) == (target == 2)
 
 
 def test_what_others_lack_is_given_before_anything_else():
     """Without a trial, a vote or a cool-down; and no more is wanted meanwhile."""
-    found = verdict(look(4, share=Share(2.0, "team/b lacks room and gains more by it")))
-    assert (found.decision.action, found.decision.target, found.wants) == ("scale", 2, 0)
+    found = verdict(look(4, share=FairShare(2.0, "team/b lacks room and gains more by it")))
+    assert (found.decision.action, found.decision.target, found.desired) == ("scale", 2, 0)
     assert "gives 2 of 4 replicas: team/b lacks room" in found.decision.reason
 
 
 def test_a_share_bounds_growth_and_is_no_room_that_others_could_give():
     """It has what it may have: the others' want is why, and nobody is asked for more."""
-    found = verdict(look(2, share=Share(2.0, "team/b lacks room and gains more by it")))
+    found = verdict(look(2, share=FairShare(2.0, "team/b lacks room and gains more by it")))
     assert (found.decision.action, found.bound) == ("stay", "")
-    assert found.refusal == "4 would pay, and team/b lacks room and gains more by it"
+    assert found.denial_reason == "4 would pay, and team/b lacks room and gains more by it"
 
 
 def test_what_the_api_server_refuses_nobody_else_can_give():
     """Its words are told."""
     found = verdict(look(refused="exceeded quota"))
-    assert (found.decision.action, found.wants) == ("stay", 0)
-    assert found.refusal == "4 would pay, and the API server would not take it: exceeded quota"
+    assert (found.decision.action, found.desired) == ("stay", 0)
+    assert (
+        found.denial_reason == "4 would pay, and the API server would not take it: exceeded quota"
+    )
 
 
 def test_the_same_window_again_changes_nothing_that_is_known():
@@ -88,4 +90,4 @@ def test_the_same_window_again_changes_nothing_that_is_known():
     given = look()
     again = dataclasses.replace(given, memory=ScalingState(seen_until=30.0))
     found = verdict(again)
-    assert (found.decision.reason, found.wants) == (NOTHING_NEW, None)
+    assert (found.decision.reason, found.desired) == (NOTHING_NEW, None)

@@ -19,19 +19,14 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import (
-    Holding,
-    ResolveReply,
-    RestoreReply,
-    RestoreRequest,
-)
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.checkpoints import RestoreReply, RestoreRequest, RestoreStepReply, SlotInfo
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.sidecar.restore.restorer import Restorer
 from rover_kf.sidecar.slots.server import SlotServer
-from rover_kf.sidecar.slots.slots import Slots
-from rover_kf.sidecar.slots.verifier import Examination
+from rover_kf.sidecar.slots.slots import PodSlots
+from rover_kf.sidecar.slots.verifier import SlotVerifier
 from tests.support.pods import checkpoint_pod
 from tests.support.pods.bare_trainer import Trainer
 from tests.support.waiting import eventually
@@ -75,11 +70,11 @@ def test_damaged_memory_is_never_restored(tmp_path, examined):
         trainer = Trainer(pod)
         trainer.save(1, b"older")
         seal = trainer.save(2, b"newer")
-        eventually(lambda: trainer.arena.control.read_checksum(seal) is not None)
+        eventually(lambda: trainer.arena.record.read_checksum(seal) is not None)
         with trainer.arena.slot_path(seal.slot).open("r+b") as slot:
             slot.write(b"X")
         if examined:
-            trainer.link.ask(names.PATH_EXAMINE, Acknowledged(), Acknowledged, timeout=10)
+            trainer.link.request(names.PATH_EXAMINE, Ack(), Ack, timeout=10)
         reply = trainer.restore(2)
         assert (reply.step, reply.source, _content(reply)) == (1, "memory", b"older")
         (warning,) = pod.told(names.EVENT_CHECKPOINT_WARNING)
@@ -93,13 +88,13 @@ def test_an_older_step_is_verified_when_it_is_wanted(tmp_path):
         trainers = [Trainer(first, 0, 2), Trainer(second, 1, 2)]
         older, _ = (trainer.save(1, b"older", replicated=False) for trainer in trainers)
         newer = trainers[0].save(2, b"newer", replicated=False)
-        control = trainers[0].arena.control
+        control = trainers[0].arena.record
         eventually(lambda: None not in map(control.read_checksum, (older, newer)))
         with trainers[0].arena.slot_path(older.slot).open("r+b") as slot:
             slot.write(b"X")
         with concurrent.futures.ThreadPoolExecutor() as ranks:
             answers = [ranks.submit(trainer.restore, 2) for trainer in trainers]
-            with pytest.raises(errors.TornSnapshot, match="step 1 "):
+            with pytest.raises(errors.CorruptSnapshot, match="step 1 "):
                 answers[0].result()
             assert _content(answers[1].result()) == b"older"
         assert any("step 1 " in message for message in first.told(names.EVENT_CHECKPOINT_WARNING))
@@ -111,25 +106,25 @@ def test_flush_makes_the_newest_step_durable(tmp_path):
     storage = tmp_path / "pvc"
     with checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,):
         trainer = Trainer(pod)
-        assert trainer.flush() == Acknowledged(reason="nothing was saved")
+        assert trainer.flush() == Ack(reason="nothing was saved")
         for steps in ((0,), (1, 2, 3)):
             for step in steps:
                 trainer.save(step, _state(b"%d" % step))
-            assert trainer.flush() == Acknowledged()
+            assert trainer.flush() == Ack()
             assert (storage / "demo" / f"step-{step:012d}-1" / "manifest.json").exists()
         file = storage / "demo" / "step-000000000003-1" / "rank-00000.safetensors"
         assert file.read_bytes() == _state(b"3")
-        assert trainer.flush() == Acknowledged()
+        assert trainer.flush() == Ack()
 
 
 def _steps(storage: pathlib.Path) -> list[int]:
-    return [folder.step for folder in DirectoryStorage(storage / "demo").whole()]
+    return [folder.step for folder in DirectoryStorage(storage / "demo").complete_folders()]
 
 
 def _verified(storage: pathlib.Path) -> list[int]:
     """Steps of all checkpoints on storage, every byte of them compared."""
     stored = DirectoryStorage(storage / "demo")
-    return [stored.verify(folder).step for folder in stored.whole()]
+    return [stored.verify(folder).step for folder in stored.complete_folders()]
 
 
 def test_a_step_that_is_saved_again_leaves_its_checkpoint_whole(tmp_path):
@@ -141,7 +136,7 @@ def test_a_step_that_is_saved_again_leaves_its_checkpoint_whole(tmp_path):
             trainer.save(step, _state(b"%03d" % step))
             assert trainer.wait(step, "durable").done
         trainer.save(100, _state(b"evaluated"))
-        assert trainer.flush() == Acknowledged()
+        assert trainer.flush() == Ack()
         assert _verified(storage) == [50, 100]
         assert pod.told(names.EVENT_CHECKPOINT_WARNING) == []
 
@@ -156,7 +151,7 @@ def test_a_step_that_is_saved_again_is_whole_after_a_restart(tmp_path):
         trainer.save(100, _state(b"evaluated"))
         pod.kill()
         pod.start()
-        assert trainer.flush() == Acknowledged()
+        assert trainer.flush() == Ack()
         trainer.save(101, _state(b"101"))
         assert trainer.wait(101, "durable").done
         assert _verified(storage) == [100, 101]
@@ -183,7 +178,7 @@ def test_a_rank_that_writes_again_before_the_commit_spoils_nothing(tmp_path):
             second.kill()
             second.start()
         ranks[1].save(7, _state(b"of rank 1"), replicated=False)
-        assert ranks[1].flush() == Acknowledged()
+        assert ranks[1].flush() == Ack()
         assert _verified(storage) == [7]
         assert all(flush.exception() for flush in flushes)
 
@@ -216,7 +211,7 @@ def test_flush_outlasts_a_storage_that_refuses(tmp_path):
         with contextlib.suppress(concurrent.futures.TimeoutError):
             pytest.fail(f"given up: {flushed.result(1.5)}")
         storage.unlink()
-        assert flushed.result() == Acknowledged()
+        assert flushed.result() == Ack()
         assert len(refused()) == 1
         assert "demo" in refused()[0]
 
@@ -296,7 +291,7 @@ def test_persists_go_on_after_what_nobody_foresaw(tmp_path):
         control = trainer.arena.directory / "control"
         aside = control.rename(control.with_name("aside"))
         control.symlink_to(aside)
-        log = pod.settings.home / checkpoint_pod.LOG
+        log = pod.settings.volume_path / checkpoint_pod.LOG
         eventually(lambda: "Persister.run failed" in log.read_text(), what="it is told in the log")
         control.unlink()
         aside.rename(control)
@@ -325,7 +320,7 @@ def test_what_a_process_takes_up_is_persisted_once_it_had_time_to(tmp_path):
         eventually((folders / "step-000000000001-1" / "manifest.json").exists)
         seal = trainer.save(2, _state(bytes(256 << 20)))
         # Else the coordinator might hear of the save only once the round has begun, and name it.
-        known = trainer.arena.control.read_checksum
+        known = trainer.arena.record.read_checksum
         eventually(lambda: known(seal) is not None, every=0.01, what="the save's checksum")
         asked = time.monotonic()
         assert trainer.restore(2).step == 2
@@ -336,12 +331,12 @@ def test_what_a_process_takes_up_is_persisted_once_it_had_time_to(tmp_path):
 class FaultyPeers:
     """A coordinator that names one peer, and that peer, which gives something else each time."""
 
-    def __init__(self, holding: Holding, answers: list[tuple[str, bytes]]) -> None:
+    def __init__(self, holding: SlotInfo, answers: list[tuple[str, bytes]]) -> None:
         self.holding, self.answers = holding, answers
 
-    async def ask_coordinator(self, path, message, reply):
-        assert (path, message.rank, reply) == (names.PATH_COMMIT_RESOLVE, 1, ResolveReply)
-        return ResolveReply(self.holding.step, "peer", (self.holding,))
+    async def call_coordinator(self, path, message, reply):
+        assert (path, message.rank, reply) == (names.PATH_COMMIT_RESOLVE, 1, RestoreStepReply)
+        return RestoreStepReply(self.holding.step, "peer", (self.holding,))
 
     @contextlib.asynccontextmanager
     async def get(self, address, path, *, offset):
@@ -378,20 +373,20 @@ FAULTS = [
 def test_what_a_peer_did_not_promise_is_never_sealed(tmp_path, fault):
     """A fault is tried again and then is an error, the slots empty; two faults and then the bytes
     are a restore."""
-    holding = Holding(
+    holding = SlotInfo(
         pod="other", address="peer:7411", local_rank=2, rank=4, world_size=5, step=9,
-        replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY), round=3,
+        replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY), origin_round=3,
     )  # fmt: skip
     settings = checkpoint_pod.settings_of(tmp_path)
-    slots = Slots(settings)
+    slots = PodSlots(settings)
     request = RestoreRequest(local_rank=0, rank=1, world_size=5, round=4)
     for answers in ([fault] * 3, [fault, fault, ("", BODY)]):
         story = checkpoint_pod.Told()
         peers = FaultyPeers(holding, answers)
-        given = settings, Examination(slots), None, peers, story
+        given = settings, SlotVerifier(slots), None, peers, story
         restorer = Restorer(*given, server=SlotServer(slots))
         if answers[-1] == fault:
-            with pytest.raises((errors.ClusterUnavailable, errors.TornSnapshot)):
+            with pytest.raises((errors.ClusterUnavailable, errors.CorruptSnapshot)):
                 asyncio.run(restorer.restore(request))
             assert slots.arena(0).sealed() == ()
             assert story.lines == []
@@ -407,12 +402,12 @@ def test_what_a_peer_did_not_promise_is_never_sealed(tmp_path, fault):
 class OneAway:
     """Three peers hold the state; the first, to which the coordinator sends, cannot be reached."""
 
-    def __init__(self, holdings: list[Holding]) -> None:
+    def __init__(self, holdings: list[SlotInfo]) -> None:
         self.holdings, self.asked = holdings, []
 
-    async def ask_coordinator(self, *_):
+    async def call_coordinator(self, *_):
         first, *others = self.holdings
-        return ResolveReply(first.step, "peer", (first,), others=tuple(others))
+        return RestoreStepReply(first.step, "peer", (first,), alternatives=tuple(others))
 
     @contextlib.asynccontextmanager
     async def get(self, address, *_, **__):
@@ -425,15 +420,15 @@ class OneAway:
 def test_a_peer_that_cannot_be_reached_is_not_the_only_one(tmp_path):
     """The same state is had from the next that holds it."""
     holdings = [
-        Holding(
+        SlotInfo(
             pod=f"pod-{rank}", address=f"peer-{rank}:7411", local_rank=2, rank=rank, world_size=5,
             step=9, replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY),
         )
         for rank in range(3)
     ]  # fmt: skip
     settings, peers = checkpoint_pod.settings_of(tmp_path), OneAway(holdings)
-    slots = Slots(settings)
-    given = settings, Examination(slots), None, peers, checkpoint_pod.Told()
+    slots = PodSlots(settings)
+    given = settings, SlotVerifier(slots), None, peers, checkpoint_pod.Told()
     restorer = Restorer(*given, server=SlotServer(slots))
     request = RestoreRequest(local_rank=0, rank=4, world_size=5, round=4)
     assert _content(asyncio.run(restorer.restore(request))) == BODY
@@ -447,14 +442,14 @@ def test_what_went_with_a_pod_is_read_from_storage(tmp_path, made_in):
     storage, content = tmp_path / "pvc", _state(b"of all ranks")
     with checkpoint_pod.pods(tmp_path, 1, storage=storage) as (pod,):
         Trainer(pod).save(9, content)
-        assert Trainer(pod).flush() == Acknowledged()
-    gone = Holding(
+        assert Trainer(pod).flush() == Ack()
+    gone = SlotInfo(
         pod="gone", address="peer:7411", local_rank=0, rank=0, world_size=1, step=9,
-        replicated=True, snapshot_bytes=len(content), checksum=1, round=made_in,
+        replicated=True, snapshot_bytes=len(content), checksum=1, origin_round=made_in,
     )  # fmt: skip
     settings = checkpoint_pod.settings_of(tmp_path / "other", checkpoint_path=str(storage))
-    slots, story = Slots(settings), checkpoint_pod.Told()
-    given = Examination(slots), DirectoryStorage(storage / "demo"), OneAway([gone]), story
+    slots, story = PodSlots(settings), checkpoint_pod.Told()
+    given = SlotVerifier(slots), DirectoryStorage(storage / "demo"), OneAway([gone]), story
     restorer = Restorer(settings, *given, server=SlotServer(slots))
     request = RestoreRequest(local_rank=0, rank=0, world_size=1, round=2)
     if made_in == 2:
@@ -467,12 +462,12 @@ def test_what_went_with_a_pod_is_read_from_storage(tmp_path, made_in):
 
 
 def test_bad_requests_are_refused_by_name(tmp_path):
-    """A body that is no message, an unknown level, a negative size: InputError or MessageError."""
+    """A body that is no message, an unknown level, a negative size: InputError or ProtocolError."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
         trainer = Trainer(pod)
         with pytest.raises(errors.InputError, match="negative"):
             trainer.allocate(-1)
-        with pytest.raises(errors.MessageError, match="local_rank"):
-            trainer.link.ask(names.PATH_ARENA, Acknowledged(), Acknowledged, timeout=10)
+        with pytest.raises(errors.ProtocolError, match="local_rank"):
+            trainer.link.request(names.PATH_ARENA, Ack(), Ack, timeout=10)
         with pytest.raises(errors.ArenaTooSmall, match="annotation"):
             trainer.allocate(1 << 40)

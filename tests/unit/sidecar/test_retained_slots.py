@@ -20,20 +20,20 @@ import pytest
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import (
-    ResolveReply,
-    ResolveRequest,
+    RequestedBoxes,
     RestoreReply,
     RestoreRequest,
-    Sealed,
+    RestoreStepReply,
+    RestoreStepRequest,
+    SlotSealed,
     WaitRequest,
-    Wanted,
 )
-from rover_kf.api.replica_checks import SealTaken
-from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint.arena.arena import Arena, Filling
-from rover_kf.coordinator.replication.locations import PlacesFile
-from rover_kf.sidecar.http.peer_client import SidecarPeers
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.api.replica_checks import SealAck
+from rover_kf.api.status import Ack
+from rover_kf.checkpoint.arena.arena import Arena, SlotWrite
+from rover_kf.coordinator.replication.locations import SlotLocationStore
+from rover_kf.sidecar.http.peer_client import HttpPeerClient
+from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.pods import checkpoint_pod, checkpoint_world
 from tests.support.pods.bare_trainer import Trainer
 from tests.support.states.synthetic_states import Form
@@ -56,7 +56,7 @@ def _saved(pods: Sequence[checkpoint_pod.Pod], step: int = 5) -> list[Trainer]:
 
 
 def _at_once(
-    trainers: Sequence[Trainer], round_: int, wanted: Sequence[tuple[Wanted, ...]]
+    trainers: Sequence[Trainer], round_: int, wanted: Sequence[tuple[RequestedBoxes, ...]]
 ) -> list[RestoreReply]:
     with concurrent.futures.ThreadPoolExecutor() as ranks:
         asked = [
@@ -79,12 +79,12 @@ def _world(pods: Sequence[checkpoint_pod.Pod], size: int, round_: int) -> None:
 
 def _is_kept(trainer: Trainer, step: int, seconds: float) -> bool:
     asked = WaitRequest(step, "replica", seconds)
-    return trainer.link.ask(names.PATH_WAIT, asked, Acknowledged, timeout=60).done
+    return trainer.link.request(names.PATH_WAIT, asked, Ack, timeout=60).done
 
 
 def _held(pod: checkpoint_pod.Pod) -> list[tuple[int, int]]:
     """Rank and step in a pod's slots."""
-    return sorted((seal.rank, seal.step) for seal in Slots(pod.settings).arena(0).sealed())
+    return sorted((seal.rank, seal.step) for seal in PodSlots(pod.settings).arena(0).sealed())
 
 
 def test_the_slot_of_a_rank_that_moved_on_stays(tmp_path):
@@ -97,7 +97,7 @@ def test_the_slot_of_a_rank_that_moved_on_stays(tmp_path):
             trainer.save(5, content, replicated=False)
         assert _is_kept(trainers[0], 5, 50)
         pods[1].kill()
-        shutil.rmtree(pods[1].settings.home)
+        shutil.rmtree(pods[1].settings.volume_path)
         moved = [Trainer(pods[index], rank, 3) for rank, index in enumerate((0, 2, 3))]
         for reply, content in zip(_at_once(moved, 2, [()] * 3), contents, strict=True):
             assert pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes] == content
@@ -128,13 +128,15 @@ def test_a_shrink_that_broke_off_is_made_again(tmp_path):
         assert _is_kept(_saved(pods)[0], 5, 50)
         two = _form(2)
 
-        async def chosen() -> ResolveReply:
-            peers = SidecarPeers(pods[1].settings)
+        async def chosen() -> RestoreStepReply:
+            peers = HttpPeerClient(pods[1].settings)
             await peers.start()
             try:
-                holdings, _ = Slots(pods[1].settings).holdings(0)
-                asked = ResolveRequest(2, 1, 2, holdings)
-                return await peers.ask_coordinator(names.PATH_COMMIT_RESOLVE, asked, ResolveReply)
+                holdings, _ = PodSlots(pods[1].settings).holdings(0)
+                asked = RestoreStepRequest(2, 1, 2, holdings)
+                return await peers.call_coordinator(
+                    names.PATH_COMMIT_RESOLVE, asked, RestoreStepReply
+                )
             finally:
                 await peers.stop()
 
@@ -155,7 +157,7 @@ def test_a_new_world_does_not_wait_for_what_the_old_one_persists(tmp_path):
         begun = lambda: {path.name for path in (tmp_path / "pvc").rglob("*.part")}  # noqa: E731
         eventually(lambda: len(begun()) == len(pods), what="every pod writes its file")
         _saved(pods, 5)
-        kept = PlacesFile(pods[0].settings.home, pods[0].settings.pod_uid)
+        kept = SlotLocationStore(pods[0].settings.volume_path, pods[0].settings.pod_uid)
         newest = lambda: [holding.step for holding in (kept.read() or [()])[-1]]  # noqa: E731
         eventually(lambda: newest() == [5] * 4, what="the coordinator knows of the newer step")
         _world(pods, 3, 2)
@@ -167,12 +169,12 @@ def test_a_new_world_does_not_wait_for_copies_of_the_old_one(tmp_path):
     given = {"arena_bytes": 256 << 20, "checkpoint_replica_bandwidth": 128 << 10}
     with checkpoint_pod.pods(tmp_path, 2, **given) as pods:
         trainers = [Trainer(pod, rank, 2) for rank, pod in enumerate(pods)]
-        copies = Slots(pods[1].settings).replicas
+        copies = PodSlots(pods[1].settings).replicas
         for step in (4, 5):
             for rank, trainer in enumerate(trainers):
                 trainer.save(step, two.bytes_of(step, 1, rank), replicated=False, pieces=True)
             eventually(lambda: copies() == ("replica-0",), what="the older step is being copied")
-        kept = PlacesFile(pods[0].settings.home, pods[0].settings.pod_uid)
+        kept = SlotLocationStore(pods[0].settings.volume_path, pods[0].settings.pod_uid)
         newest = lambda: [holding.step for holding in (kept.read() or [()])[-1]]  # noqa: E731
         eventually(lambda: newest() == [5, 5], what="the coordinator knows of the newer step")
         reply = Trainer(pods[0], 0, 1).restore(2, one.wanted(0))
@@ -185,7 +187,7 @@ def test_a_copy_counts_in_its_own_round_only(tmp_path):
         trainers = _saved(pods)
         assert _is_kept(trainers[0], 5, 50)
         pods[1].kill()
-        shutil.rmtree(pods[1].settings.home)
+        shutil.rmtree(pods[1].settings.volume_path)
         pods[1].start()
         form = _form(2)
         replies = _at_once(trainers, 2, [form.wanted(rank) for rank in range(2)])
@@ -203,16 +205,16 @@ def test_a_copy_stays_where_the_next_one_cannot_be_had(tmp_path):
         assert _is_kept(trainers[0], 5, 50)
         pods[1].kill()
         content = _form(2).bytes_of(6, 1, 0)
-        told = Sealed(
+        told = SlotSealed(
             0, 1, 2, 1, 6, 1, len(content), replicated=False, pieces=True, checksum=7,
             pod=settings.pod, address=settings.endpoint,
         )  # fmt: skip
 
         async def tell() -> None:
-            peers = SidecarPeers(pods[0].settings)
+            peers = HttpPeerClient(pods[0].settings)
             await peers.start()
             try:
-                await peers.ask_coordinator(names.PATH_COMMIT_SEALED, told, SealTaken)
+                await peers.call_coordinator(names.PATH_COMMIT_SEALED, told, SealAck)
             finally:
                 await peers.stop()
 
@@ -220,7 +222,7 @@ def test_a_copy_stays_where_the_next_one_cannot_be_had(tmp_path):
         trainers[0].save(6, content, replicated=False, pieces=True)
         warned = functools.partial(pods[0].told, names.EVENT_CHECKPOINT_WARNING)
         eventually(warned, what="it is told that no copy can be had")
-        (kept,) = Slots(pods[0].settings).arena("replica-1").sealed()
+        (kept,) = PodSlots(pods[0].settings).arena("replica-1").sealed()
         assert kept.step == 5
 
 
@@ -228,7 +230,7 @@ def test_a_pod_that_is_left_alone_keeps_no_others_slots(tmp_path):
     """The memory of replicas is free after the first save of a world of one."""
     with checkpoint_pod.pods(tmp_path, 2) as pods:
         assert _is_kept(_saved(pods)[0], 5, 50)
-        slots = Slots(pods[0].settings)
+        slots = PodSlots(pods[0].settings)
         assert slots.replicas() == ("replica-1",)
         pods[1].kill()
         alone = Trainer(pods[0], 0, 1)
@@ -278,7 +280,7 @@ def test_copies_are_given_up_where_the_next_restore_does_without(tmp_path):
         _saved(pods, 5)
         assert _is_kept(trainers[0], 5, 50)
         pods[3].kill()
-        shutil.rmtree(pods[3].settings.home)
+        shutil.rmtree(pods[3].settings.volume_path)
         left = [Trainer(pod, rank, 3) for rank, pod in enumerate(pods[:3])]
         wanted = [three.wanted(rank) for rank in range(3)]
         with concurrent.futures.ThreadPoolExecutor() as ranks:
@@ -302,7 +304,7 @@ def test_copies_stay_where_nothing_else_is_left(tmp_path):
         trainers = _saved(pods)
         assert _is_kept(trainers[0], 5, 50)
         pods[3].kill()
-        shutil.rmtree(pods[3].settings.home)
+        shutil.rmtree(pods[3].settings.volume_path)
         left = [Trainer(pod, rank, 3) for rank, pod in enumerate(pods[:3])]
         with pytest.raises(errors.ArenaTooSmall):
             _at_once(left, 2, [three.wanted(rank) for rank in range(3)])
@@ -336,9 +338,9 @@ def test_whichever_slot_is_offered_first_was_verified(world, damaged):
         world.slots[0].checksum(0, arena.sealed()[0])  # as after each seal
     for seal in arena.sealed()[:damaged]:
         with arena.slot_path(seal.slot).open("r+b") as file:
-            file.seek(seal.length - 1)
+            file.allow_lookups(seal.length - 1)
             (last,) = file.read(1)
-            file.seek(seal.length - 1)
+            file.allow_lookups(seal.length - 1)
             file.write(bytes([last ^ 0x40]))
     assert world.restore(2) == ((1, 1) if damaged == 1 else (0, 0))
     assert len(world.warnings()) == damaged
@@ -350,7 +352,7 @@ def test_a_slot_is_let_go_of_when_nobody_waits_for_the_restore(world, runner, mo
     world.forget()
     arena, fill, waits = world.slots[0].arena(0), Arena.fill, threading.Event()
 
-    def noted(self: Arena, **given: object) -> Filling:
+    def noted(self: Arena, **given: object) -> SlotWrite:
         waits.set()
         return fill(self, **given)
 
@@ -370,6 +372,6 @@ def test_a_slot_is_let_go_of_when_nobody_waits_for_the_restore(world, runner, mo
     monkeypatch.setattr(Arena, "fill", noted)
     runner.run(killed())
     for step in (6, 7):
-        with arena.fill(patience_seconds=0.0) as filling:
+        with arena.fill(timeout_seconds=0.0) as filling:
             filling.seal(step=step, length=1, rank=0, world_size=1, round_=2, replicated=True)
     assert [seal.step for seal in arena.sealed()] == [7, 6]

@@ -12,14 +12,14 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from rover_kf.api import codec, names
-from rover_kf.api.checkpoints import ArenaRequest, Sealed
+from rover_kf.api.checkpoints import ArenaRequest, SlotSealed
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.sidecar import checkpoint_service
-from rover_kf.sidecar.checkpoint_service import Checkpoints
-from rover_kf.sidecar.http.app import application
-from rover_kf.sidecar.slots.rank_assignments import Assignment
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.checkpoint_service import CheckpointService
+from rover_kf.sidecar.http.app import make_application
+from rover_kf.sidecar.slots.rank_assignments import RankAssignment
+from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.pods import checkpoint_pod
 from tests.support.waiting import eventually
 
@@ -33,7 +33,7 @@ class Away:
         self.back = asyncio.Event()
         self.told: list[int] = []
 
-    async def ask_coordinator(self, path, message, reply):
+    async def call_coordinator(self, path, message, reply):
         if path != names.PATH_COMMIT_SEALED:
             await asyncio.Event().wait()
         self.told.append(message.step)
@@ -46,10 +46,10 @@ class Away:
         yield
 
 
-def _save(arena: Arena, step: int) -> Sealed:
-    with arena.fill(patience_seconds=0.0) as filling:
+def _save(arena: Arena, step: int) -> SlotSealed:
+    with arena.fill(timeout_seconds=0.0) as filling:
         seal = filling.seal(step=step, length=SIZE, rank=0, world_size=1, round_=1, replicated=True)
-    return Sealed(0, 0, 1, 1, step, seal.slot, SIZE, replicated=True)
+    return SlotSealed(0, 0, 1, 1, step, seal.slot, SIZE, replicated=True)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def _save(arena: Arena, step: int) -> Sealed:
 def test_a_slot_is_told_of_as_the_rank_has_it_now(tmp_path, replicated, world, told):
     """A sidecar was killed in a restore; pieces that were cut for another world are that world's
     until they are put together anew."""
-    slots = Slots(checkpoint_pod.settings_of(tmp_path))
+    slots = PodSlots(checkpoint_pod.settings_of(tmp_path))
     slots.allocate(ArenaRequest(0, SIZE))
     with slots.arena(0).fill() as filling:
         filling.seal(
             step=5, length=SIZE, rank=0, world_size=2, round_=1, replicated=replicated, pieces=True
         )
-    slots.assignments.set(0, Assignment(0, world, 2))
-    (found,) = checkpoint_service.newest(slots)
+    slots.assignments.set(0, RankAssignment(0, world, 2))
+    (found,) = checkpoint_service.newest_sealed(slots)
     assert (found.rank, found.world_size, found.round, found.restored) == told
-    assert (found.made_in or found.round, found.step) == (1, 5)
+    assert (found.origin_round or found.round, found.step) == (1, 5)
 
 
 def test_a_coordinator_that_is_back_is_told_of_what_is_still_there(tmp_path):
@@ -78,11 +78,11 @@ def test_a_coordinator_that_is_back_is_told_of_what_is_still_there(tmp_path):
     async def scenario() -> list[int]:
         coordinator = Away()
         settings = checkpoint_pod.settings_of(tmp_path)
-        arena_allocation.allocate(tmp_path / names.ARENA_DIR, 0, SIZE, most_bytes=1 << 20)
+        arena_allocation.allocate(tmp_path / names.ARENA_DIR, 0, SIZE, max_bytes=1 << 20)
         arena = Arena(tmp_path / names.ARENA_DIR / "0")
-        checkpoints = Checkpoints(settings, coordinator, checkpoint_pod.Told(), None)
+        checkpoints = CheckpointService(settings, coordinator, checkpoint_pod.Told(), None)
         await checkpoints.start()
-        server = TestServer(application(checkpoints.local_routes(), None))
+        server = TestServer(make_application(checkpoints.local_routes(), None))
         async with TestClient(server) as client:
             for step in range(1, 41):
                 sealed = codec.dumps(_save(arena, step))

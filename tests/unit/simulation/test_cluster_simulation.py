@@ -9,12 +9,12 @@ import dataclasses
 import pytest
 
 from rover_kf.simulation import suite, traces
-from rover_kf.simulation.cluster_simulation import Shape, run_fleet
+from rover_kf.simulation.cluster_simulation import ClusterShape, run_fleet
 from rover_kf.simulation.fleet_policies import FLEET_POLICIES
-from rover_kf.simulation.pod_placement import Placing
+from rover_kf.simulation.pod_placement import NodePlacer
 from tests.support.simulated import step_tables
 
-NODE = Shape(nodes=1, per_node=4)
+NODE = ClusterShape(nodes=1, per_node=4)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_ours_ends_jobs_sooner_than_rigid_ones(found):
     """Learned throughput and shared room, against users' sizes in two queues; by any draw."""
     shape = dataclasses.replace(NODE, nodes=2)
     runs = suite.fleet(found, shape, ["workload-2"], ["rover", "tiresias"])
-    mean, low, high = suite.interval_of_saving(runs["rover"][0], runs["tiresias"][0])
+    mean, low, high = suite.saving_interval(runs["rover"][0], runs["tiresias"][0])
     print(round(low), round(mean), round(high))
     assert mean > 0
     assert low < mean < high
@@ -125,10 +125,10 @@ def test_failures_cost_work_and_restarts(found):
 
 def test_places_are_kept_and_packed():
     """Who keeps its number keeps its place; whole nodes go to the large, gaps to the small."""
-    placing = Placing(nodes=3, per_node=4)
-    first = placing.place({"small": 1, "large": 8, "mid": 3}, {}, packs=True)
+    placing = NodePlacer(nodes=3, per_node=4)
+    first = placing.assign({"small": 1, "large": 8, "mid": 3}, {}, packs=True)
     assert sorted(count for _, count in first["large"]) == [4, 4]
     assert first["small"][0][0] == first["mid"][0][0]
-    second = placing.place({"large": 4, "mid": 3, "small": 1, "new": 4}, first, packs=True)
+    second = placing.assign({"large": 4, "mid": 3, "small": 1, "new": 4}, first, packs=True)
     assert (second["mid"], second["small"]) == (first["mid"], first["small"])
     assert len(second["new"]) == 1

@@ -8,11 +8,11 @@ import pytest
 
 from rover_kf.scaling import decide as production
 from rover_kf.simulation import policies, suite
-from rover_kf.simulation.job_simulation import Case, run
+from rover_kf.simulation.job_simulation import JobScenario, run
 from rover_kf.simulation.policies import POLICIES
 from tests.support.simulated import step_tables
 
-CASE = Case(step_tables.table(), 64.0, 2.0, 1.0, 30.0)
+CASE = JobScenario(step_tables.table(), 64.0, 2.0, 1.0, 30.0)
 
 
 def test_the_rule_is_productions():
@@ -67,7 +67,7 @@ def test_ours_is_ahead_of_each_that_guesses_or_watches_utilisation():
 
 def test_pollux_like_policy_stays_within_twice_what_it_saw():
     """Its seven parameters are fitted; sizes go up by a factor of two at most."""
-    case = Case(CASE.table, 64.0, 8.0, 1.0, 30.0)
+    case = JobScenario(CASE.table, 64.0, 8.0, 1.0, 30.0)
     found = run(case, POLICIES["pollux"](case), seed=1)
     assert found.restarts >= 2
     assert all(b <= 2 * a for a, b in zip(found.sizes, found.sizes[1:], strict=False))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from rover_kf.simulation import extrapolation, traces
-from rover_kf.simulation.step_time_tables import NoTables, Row, StepTable
+from rover_kf.simulation.step_time_tables import NoTables, StepTable, StepTimeRow
 from tests.support.simulated import step_tables
 
 
@@ -29,7 +29,7 @@ def test_measured_places_come_back_and_others_lie_between():
 def test_a_size_that_was_not_measured_is_taken_from_its_neighbours():
     """Rows that say only nodes and replicas serve those; what lies between is interpolated."""
     measured = [
-        Row(hosts, ranks, batch, step_tables.step_seconds(hosts, ranks, batch))
+        StepTimeRow(hosts, ranks, batch, step_tables.step_seconds(hosts, ranks, batch))
         for hosts, ranks in ((1, 1), (1, 4), (2, 2), (2, 8), (4, 16))
         for batch in (8.0, 64.0)
     ]
@@ -42,8 +42,12 @@ def test_a_size_that_was_not_measured_is_taken_from_its_neighbours():
 
 def test_other_hardware_has_other_times_for_each_part():
     """Half the time to compute, three times for the exchange; a step that was all exchange too."""
-    rows = [Row(1, 1, 8, 2.0), Row(1, 2, 8, 3.0, 1.0, (2,)), Row(2, 4, 8, 1.0, 1.5)]
-    found = StepTable("law", rows).elsewhere(0.5, 3.0).rows
+    rows = [
+        StepTimeRow(1, 1, 8, 2.0),
+        StepTimeRow(1, 2, 8, 3.0, 1.0, (2,)),
+        StepTimeRow(2, 4, 8, 1.0, 1.5),
+    ]
+    found = StepTable("law", rows).scaled(0.5, 3.0).rows
     assert [(row.seconds, row.sync) for row in found] == [(1.0, 0.0), (4.0, 3.0), (4.5, 4.5)]
     assert found[1].placement == (2,)
 

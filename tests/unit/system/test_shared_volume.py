@@ -13,12 +13,12 @@ import pytest
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest
-from rover_kf.coordinator.replication.locations import PlacesFile
-from rover_kf.coordinator.restore.plan_store import PlanFile
-from rover_kf.coordinator.shutdown import NAME, VerdictFile
-from rover_kf.sidecar.slots.rank_assignments import Assignment
-from rover_kf.sidecar.slots.slots import Slots
-from rover_kf.sidecar.state_replica import OWN, StateFile
+from rover_kf.coordinator.replication.locations import SlotLocationStore
+from rover_kf.coordinator.restore.plan_store import RestorePlanStore
+from rover_kf.coordinator.shutdown import VERDICT_FILE, VerdictStore
+from rover_kf.sidecar.slots.rank_assignments import RankAssignment
+from rover_kf.sidecar.slots.slots import PodSlots
+from rover_kf.sidecar.state_replica import COORDINATOR_FILE, StateFile
 from rover_kf.system import shared_volume
 from tests.support.pods import checkpoint_pod
 
@@ -34,7 +34,7 @@ def secret(tmp_path):
 
 @pytest.fixture
 def slots(tmp_path):
-    made = Slots(checkpoint_pod.settings_of(tmp_path))
+    made = PodSlots(checkpoint_pod.settings_of(tmp_path))
     made.allocate(ArenaRequest(0, 4096))
     with made.arena(0).fill(only=0) as filling:
         filling.seal(step=1, length=len(SECRET), rank=0, world_size=1, round_=1, replicated=True)
@@ -68,13 +68,13 @@ STRANGE = [link, pipe, folder]
 @pytest.mark.parametrize("put", STRANGE, ids=lambda put: put.__name__)
 def test_a_slot_that_is_no_file_is_torn(slots, secret, put):
     """Neither served, nor persisted, nor written to."""
-    (seal,) = slots.arena(0).sealed()
+    (seal,) = slots.arena(0).add()
     put(slots.arena(0).slot_path(0), secret)
-    with pytest.raises(errors.TornSnapshot):
+    with pytest.raises(errors.CorruptSnapshot):
         slots.arena(0).pin(seal)
-    with pytest.raises(errors.TornSnapshot):
+    with pytest.raises(errors.CorruptSnapshot):
         slots.checksum(0, seal)
-    with pytest.raises(errors.TornSnapshot):
+    with pytest.raises(errors.CorruptSnapshot):
         slots.arena(0).fill(only=0)
     assert secret.read_bytes() == SECRET
 
@@ -84,7 +84,7 @@ def test_a_control_file_that_is_no_file_is_an_error(slots, secret, put):
     """Its records are not made up."""
     put(slots.arena(0).directory / "control", secret)
     with pytest.raises(OSError, match=r"not a file|symbolic links|No such device|Is a directory"):
-        slots.arena(0).sealed()
+        slots.arena(0).add()
     assert secret.read_bytes() == SECRET
 
 
@@ -92,7 +92,7 @@ def test_a_control_file_without_end_costs_its_records(slots):
     """A hole of a terabyte takes no memory of whoever reads it."""
     path = slots.arena(0).directory / "control"
     os.truncate(path, 1 << 40)
-    assert [seal.step for seal in slots.arena(0).sealed()] == [1]
+    assert [seal.step for seal in slots.arena(0).add()] == [1]
 
 
 @pytest.mark.parametrize("put", [*STRANGE, endless], ids=lambda put: put.__name__)
@@ -100,15 +100,15 @@ def test_what_outlives_the_sidecar_is_read_from_files_alone(tmp_path, secret, pu
     """State, plan, verdict: as if there were none, and what is written leads nowhere."""
     (tmp_path / names.RUN_DIR).mkdir()
     for kept, name in (
-        (StateFile(tmp_path, "uid", OWN), OWN),
-        (PlanFile(tmp_path, "uid"), "common-step.json"),
-        (VerdictFile(tmp_path, "uid"), NAME),
-        (PlacesFile(tmp_path, "uid"), "slot-places.json"),
+        (StateFile(tmp_path, "uid", COORDINATOR_FILE), COORDINATOR_FILE),
+        (RestorePlanStore(tmp_path, "uid"), "common-step.json"),
+        (VerdictStore(tmp_path, "uid"), VERDICT_FILE),
+        (SlotLocationStore(tmp_path, "uid"), "slot-places.json"),
     ):
         put(tmp_path / names.RUN_DIR / name, secret)
         assert not kept.read()
-    link(tmp_path / names.RUN_DIR / f"{OWN}.part", secret)
-    StateFile(tmp_path, "uid", OWN).write(1, None)
+    link(tmp_path / names.RUN_DIR / f"{COORDINATOR_FILE}.part", secret)
+    StateFile(tmp_path, "uid", COORDINATOR_FILE).write(1, None)
     assert secret.read_bytes() == SECRET
 
 
@@ -117,7 +117,7 @@ def test_an_assignment_is_read_from_a_file_alone(slots, secret, put):
     """As if no training process had ever said which rank it is."""
     put(slots.arena(0).directory / "assignment.json", secret)
     assert slots.assignments.get(0) is None
-    slots.assignments.set(0, Assignment(0, 1, 1))
+    slots.assignments.set(0, RankAssignment(0, 1, 1))
     assert secret.read_bytes() == SECRET
 
 

@@ -23,7 +23,7 @@ from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.trainer import durability_listeners
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.sidecar_client import SidecarClient
 from rover_kf.trainer.state import flatten as states
 from tests.support.pods import checkpoint_pod
 from tests.support.waiting import eventually
@@ -185,7 +185,7 @@ def test_step_numbers_that_go_back_are_refused(tmp_path):
             for step in (np.int64(9), torch.tensor(10), 10):
                 first.save(step, state)
             calls = (lambda: first.save(9, state), lambda: first.step(8, state))
-            parts = states.take_apart(state)
+            parts = states.flatten(state)
             for call in (*calls, lambda: first.save_parts(9, parts)):
                 with pytest.raises(errors.InputError, match=r"step \d after step 10.*count on"):
                     call()
@@ -209,7 +209,7 @@ def test_lazy_optimizer_state_grows_the_arena_without_losing_the_sealed_step(tmp
         state["optimizer"] = torch.optim.Adam(state["model"].parameters())
         with _checkpointer(pod) as checkpointer:
             checkpointer.save(1, state)
-            arena = pathlib.Path(pod.settings.home) / "arena" / "0"
+            arena = pathlib.Path(pod.settings.volume_path) / "arena" / "0"
             before = (arena / "slot-0").stat().st_size
             state["model"](torch.randn(2, 1000)).sum().backward()
             state["optimizer"].step()
@@ -240,7 +240,7 @@ def test_step_saves_when_due_and_reaches_storage(tmp_path):
             assert checkpointer.wait(4, "durable", 30)
             assert not checkpointer.wait(5, "durable", 0.2)
             assert [is_durable() for is_durable in following.questions] == [True, True]
-            durability_listeners.tell(6, state, Link(pod.settings.home))
+            durability_listeners.notify(6, state, SidecarClient(pod.settings.volume_path))
             assert not following.questions[-1]()
             assert not checkpointer.wait(4, "replica", 0.2)
             with pytest.raises(errors.InputError, match="level"):
@@ -263,7 +263,7 @@ def test_restores_from_storage_when_memory_is_gone_and_falls_back_from_damage(tm
             checkpointer.save(2, state)
             assert checkpointer.wait(2, "durable", 30)
         pod.kill()
-        shutil.rmtree(pod.settings.home)
+        shutil.rmtree(pod.settings.volume_path)
         damaged = tmp_path / "pvc" / "demo" / "step-000000000002-1" / "rank-00000.safetensors"
         content = bytearray(damaged.read_bytes())
         content[-1] ^= 1
@@ -292,7 +292,7 @@ def test_a_replaced_pod_restores_from_its_peer(tmp_path):
             with _checkpointer(pod, rank=rank, world_size=2) as checkpointer:
                 checkpointer.save(20, states[0])
         two[1].kill()
-        shutil.rmtree(two[1].settings.home)
+        shutil.rmtree(two[1].settings.volume_path)
         two[1].start()
         fresh = [_fresh(3), _fresh(4)]
         assert _restore_all(two, fresh, round_=2) == [(20, "memory"), (20, "peer")]
@@ -355,7 +355,7 @@ def _is_saved(
 ) -> bool:
     checkpointer.step(step, state)
     checkpointer.finish()
-    return step in {seal.step for seal in Arena(pod.settings.home / "arena" / "0").sealed()}
+    return step in {seal.step for seal in Arena(pod.settings.volume_path / "arena" / "0").sealed()}
 
 
 def test_a_second_training_in_a_process_is_refused(tmp_path):
@@ -392,7 +392,7 @@ def test_sharded_step_is_committed_when_every_rank_is_durable(tmp_path):
         eventually((folder / "manifest.json").exists)
         for pod in two:
             pod.kill()
-            shutil.rmtree(pod.settings.home)
+            shutil.rmtree(pod.settings.volume_path)
         for pod in two:
             pod.start()
         fresh = [_fresh(5), _fresh(6)]
@@ -432,14 +432,14 @@ def test_slots_that_are_there_are_not_asked_for(tmp_path):
         with _checkpointer(pod, round_=2) as second:
             second.save(2, state)
             second.finish()
-        steps = [seal.step for seal in Arena(pod.settings.home / "arena" / "0").sealed()]
+        steps = [seal.step for seal in Arena(pod.settings.volume_path / "arena" / "0").sealed()]
         assert steps == [2, 1]
 
 
 def test_draining_saves_and_leaves(tmp_path):
     """At the drain step the state is sealed and the process leaves with 143; 0 means go on."""
     with checkpoint_pod.pods(tmp_path, 1, checkpoint_every=100) as (pod,):
-        drain = pod.settings.home / names.DRAIN_FILE
+        drain = pod.settings.volume_path / names.DRAIN_FILE
         state = _fresh(1)
         checkpointer = _checkpointer(pod)
         checkpointer.restore(state)
@@ -481,7 +481,7 @@ def test_steps_are_counted_from_1(tmp_path):
 
 def test_a_missing_sidecar_is_named(tmp_path, monkeypatch):
     """ROVER_HOME without a sidecar is an error that says where it was looked for."""
-    for module in ("recovery", "checkpointer"):
+    for module in ("restore_client", "checkpointer"):
         monkeypatch.setattr(f"rover_kf.trainer.{module}.PATIENCE_SECONDS", 0.2)
     settings = trainer_settings.read({names.ENV_HOME: str(tmp_path)})
     with Checkpointer(settings=settings) as checkpointer:
@@ -508,7 +508,7 @@ def test_a_state_that_does_not_fit_is_refused_with_the_size_to_set(tmp_path):
 
 def test_plain_data_that_could_not_be_read_again_is_refused(tmp_path, monkeypatch):
     """It says where to put it; what was sealed before stays, and a state that fits is saved."""
-    monkeypatch.setattr(snapshot, "_MOST_HEADER_BYTES", 100_000)
+    monkeypatch.setattr(snapshot, "_MAX_HEADER_BYTES", 100_000)
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
         with _checkpointer(pod) as checkpointer:
             state: dict[str, object] = {"a": torch.ones(10), "replay": b"x"}
@@ -516,7 +516,7 @@ def test_plain_data_that_could_not_be_read_again_is_refused(tmp_path, monkeypatc
             state["replay"] = bytes(80_000)
             with pytest.raises(errors.UnsupportedState, match=r"plain data .*torch\.frombuffer"):
                 checkpointer.save(2, state)
-            arena = Arena(pathlib.Path(pod.settings.home) / "arena" / "0")
+            arena = Arena(pathlib.Path(pod.settings.volume_path) / "arena" / "0")
             assert [seal.step for seal in arena.sealed()] == [1]
             state["replay"] = bytes(70_000)
             checkpointer.save(3, state)
@@ -595,7 +595,7 @@ def test_the_best_checkpoint_stays_over_restarts(tmp_path):
 
 def _stored(storage: DirectoryStorage, steps: set[int]) -> dict[int, dict[str, float]]:
     """What was measured, by step, once these steps are all that is left."""
-    whole = storage.whole()
+    whole = storage.complete_folders()
     if {folder.step for folder in whole} != steps:
         return {}  # what retention removes cannot be loaded
     return {folder.step: storage.load(folder).metrics for folder in whole}

@@ -8,7 +8,7 @@ import gc
 
 import pytest
 
-from rover_kf.trainer.gc_pause import without_collection
+from rover_kf.trainer.gc_pause import gc_paused
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -17,7 +17,7 @@ def test_collection_is_as_it_was_before(enabled):
     was = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()
-        with pytest.raises(ZeroDivisionError), without_collection():
+        with pytest.raises(ZeroDivisionError), gc_paused():
             _ = 1 // gc.isenabled()
         assert gc.isenabled() is enabled
     finally:

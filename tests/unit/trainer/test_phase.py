@@ -23,23 +23,23 @@ def test_a_training():
     inner = torch.nn.Linear(2, 2)
     state = {"model": Wrapper(inner), "seen": 1}
     phase = Phase()
-    assert phase.now() == ""
+    assert phase.current() == ""
     phase.begin()
-    assert phase.now() == hang_reports.START
-    phase.stepped(state, last=False)
-    assert phase.now() == hang_reports.TRAINING
+    assert phase.current() == hang_reports.START
+    phase.record_step(state, last=False)
+    assert phase.current() == hang_reports.TRAINING
     inner.eval()
-    assert phase.now() == hang_reports.EVALUATION
+    assert phase.current() == hang_reports.EVALUATION
     with phase.saving(), phase.saving():
-        assert phase.now() == hang_reports.CHECKPOINT
+        assert phase.current() == hang_reports.CHECKPOINT
     inner.train()
     state["model"].eval()
-    assert phase.now() == hang_reports.EVALUATION
+    assert phase.current() == hang_reports.EVALUATION
     state.clear()
     del inner
-    assert phase.now() == hang_reports.TRAINING, "nothing is kept alive for it"
-    phase.stepped(state, last=True)
-    assert phase.now() == hang_reports.ENDED
+    assert phase.current() == hang_reports.TRAINING, "nothing is kept alive for it"
+    phase.record_step(state, last=True)
+    assert phase.current() == hang_reports.ENDED
 
 
 class Quiet:
@@ -56,15 +56,15 @@ def test_a_stream_that_brings_nothing():
     """Told from the restore on, before the first step, too; over as soon as something comes."""
     quiet, phase = Quiet(), Phase()
     phase.begin()
-    phase.attend({"data": quiet, "seen": 1})
-    assert phase.now() == hang_reports.WAITING
+    phase.watch_state({"data": quiet, "seen": 1})
+    assert phase.current() == hang_reports.WAITING
     quiet.waiting = False
-    assert phase.now() == hang_reports.START
-    phase.stepped({}, last=False)
+    assert phase.current() == hang_reports.START
+    phase.record_step({}, last=False)
     quiet.waiting = True
-    assert phase.now() == hang_reports.WAITING
+    assert phase.current() == hang_reports.WAITING
     phase.end()
-    assert phase.now() == hang_reports.ENDED
+    assert phase.current() == hang_reports.ENDED
 
 
 def test_a_script_that_only_saves():
@@ -72,7 +72,7 @@ def test_a_script_that_only_saves():
     phase = Phase()
     phase.begin()
     with phase.saving():
-        assert phase.now() == ""
-    assert phase.now() == ""
+        assert phase.current() == ""
+    assert phase.current() == ""
     phase.end()
-    assert phase.now() == hang_reports.ENDED
+    assert phase.current() == hang_reports.ENDED

@@ -68,12 +68,14 @@ def _by_lightning(folder: str, steps: int) -> torch.Tensor:
 def test_a_second_trainer_in_a_process_begins_anew_and_is_not_saved(tmp_path, monkeypatch, train):
     """Also where the first one had been saved at its end, as after a restart."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
-        monkeypatch.setenv(names.ENV_HOME, str(pod.settings.home))
+        monkeypatch.setenv(names.ENV_HOME, str(pod.settings.volume_path))
         seen = []
         for round_ in (1, 2):
             monkeypatch.setenv(names.ENV_ROUND, str(round_))
             seen.append([train(str(tmp_path / "own"), steps) for steps in (4, 2)])
-            assert max(seal.step for seal in Arena(pod.settings.home / "arena/0").sealed()) == 4
+            assert (
+                max(seal.step for seal in Arena(pod.settings.volume_path / "arena/0").sealed()) == 4
+            )
     (first, second), (first_again, second_again) = seen
     assert torch.equal(first, first_again)
     assert torch.equal(second, second_again)

@@ -33,7 +33,7 @@ def test_a_review_is_answered():
     review = {"request": {"uid": "1", "operation": "CREATE", "object": make_job()}}
     (ok, answer), (bad, said), (worse, _) = ask([json.dumps(review), "{}", "not json"])
     assert (ok, answer["response"]["allowed"]) == (200, True)
-    assert (bad, said["error"]) == (400, "MessageError")
+    assert (bad, said["error"]) == (400, "ProtocolError")
     assert worse == 400
 
 

@@ -84,6 +84,6 @@ def test_a_secret_holds_them():
     assert Certificates.from_data(made.to_data()) == made
     assert made.to_data().keys() == {"ca.crt", "tls.crt", "tls.key"}
     for broken in ({}, {**made.to_data(), "tls.key": b""}, {**made.to_data(), "ca.crt": b"x"}):
-        with pytest.raises(errors.MessageError, match="certificates"):
+        with pytest.raises(errors.ProtocolError, match="certificates"):
             Certificates.from_data(broken)
     assert dataclasses.replace(made, key=b"") != made

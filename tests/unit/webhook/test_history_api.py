@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from controller import run_retention
 from controller.authorization import ClusterAccess
-from controller.http_servers import HistoryMetrics, health_app
+from controller.http_servers import HistoryMetrics, make_health_app
 from rover_kf import errors
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.history.remote import RemoteHistory
@@ -183,7 +183,7 @@ def test_old_runs_are_forgotten(history):
     """Once after the start, then each day; a year's rest is kept with 0 days for ever."""
 
     async def once(days):
-        keeping = run_retention.keep(history, days, clock=lambda: 86400.0 * 10, first=0.0)
+        keeping = run_retention.prune_history(history, days, clock=lambda: 86400.0 * 10, first=0.0)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(keeping, 0.3)
 
@@ -205,5 +205,5 @@ def test_metrics_tell_of_a_history_that_is_away(tmp_path):
         text = generate_latest(registry).decode()
     assert "rover_kf_history_available 0.0\n" in text
     assert "rover_kf_history_failures_total 1.0\n" in text
-    paths = {route.resource.canonical for route in health_app(bool, bool, str).router.routes()}
+    paths = {route.resource.canonical for route in make_health_app(bool, bool, str).router.routes()}
     assert paths == {"/healthz", "/readyz", "/metrics"}

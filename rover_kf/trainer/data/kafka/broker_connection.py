@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from rover_kf import errors
 
 _SECRET = re.compile(r"password|secret|key\.pem|sasl\.oauthbearer\.config|sasl\.jaas")
-_OWN = {
+_RESERVED = {
     "bootstrap.servers": "give brokers",
     "group.id": "give group",
     "enable.auto.commit": "offsets are committed with durable checkpoints",
@@ -49,8 +49,8 @@ class KafkaConnection:
         if not (self.brokers and self.group):
             raise errors.InputError("Kafka needs brokers ('host:port') and a consumer group's name")
         for name in self.options:
-            if name in _OWN:
-                raise errors.InputError(f"leave out the option {name}: {_OWN[name]}")
+            if name in _RESERVED:
+                raise errors.InputError(f"leave out the option {name}: {_RESERVED[name]}")
             if _SECRET.search(name):
                 raise errors.InputError(
                     f"{name} is a secret: name its place instead, secrets={{{name!r}: 'env:NAME'}} "
@@ -72,16 +72,16 @@ class KafkaConnection:
         return {**self.options, **found, "bootstrap.servers": self.brokers}
 
 
-def _secret(name: str, place: str) -> str:
-    if place.startswith(_ENVIRONMENT):
-        variable = place.removeprefix(_ENVIRONMENT)
+def _secret(name: str, reference: str) -> str:
+    if reference.startswith(_ENVIRONMENT):
+        variable = reference.removeprefix(_ENVIRONMENT)
         if variable not in os.environ:
             raise errors.InputError(
                 f"the environment variable {variable}, which has {name}, is not set; take it from "
                 "a Secret in the pod's env (valueFrom.secretKeyRef)"
             )
         return os.environ[variable]
-    path = pathlib.Path(place.removeprefix(_FILE))
+    path = pathlib.Path(reference.removeprefix(_FILE))
     try:
         return path.read_text(encoding="utf-8").rstrip("\n")
     except OSError as cause:

@@ -20,7 +20,7 @@ _log = logging.getLogger("rover_kf")
 _FIRST_WARNING_SECONDS, _LAST_WARNING_SECONDS = 2.0, 60.0
 
 
-class Outage:
+class BrokerOutage:
     """Warns of brokers that do not answer: soon, then ever more rarely; nobody gives up.
 
     Args:
@@ -36,12 +36,12 @@ class Outage:
         """What the client said last."""
 
     @property
-    def is_on(self) -> bool:
+    def is_active(self) -> bool:
         """Whether nothing has come for some time."""
         since = self._since
         return since is not None and self._now() - since > _FIRST_WARNING_SECONDS
 
-    def waiting(self, what: str) -> None:
+    def report_waiting(self, what: str) -> None:
         """Nothing came; call it every now and then."""
         now = self._now()
         if self._since is None:
@@ -54,7 +54,7 @@ class Outage:
             )
             self._pause = waited + min(max(waited, _FIRST_WARNING_SECONDS), _LAST_WARNING_SECONDS)
 
-    def over(self) -> None:
+    def end(self) -> None:
         """Something came."""
         if self._since is not None and self._pause > _FIRST_WARNING_SECONDS:
             seconds = self._now() - self._since
@@ -98,7 +98,7 @@ class KafkaClient:
     def __init__(self, connection: KafkaConnection) -> None:
         self.connection = connection
         self.library: Any = load()
-        self.outage = Outage(connection.brokers)
+        self.outage = BrokerOutage(connection.brokers)
         self._admin: AdminClient | None = None
         self._refused: Any = None
         """What a broker told that did not take this user: an error only before training begins."""
@@ -117,14 +117,14 @@ class KafkaClient:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
         }
-        made: confluent_kafka.Consumer = self._made(self.library.Consumer, {**own, **more})
+        made: confluent_kafka.Consumer = self._create(self.library.Consumer, {**own, **more})
         return made
 
-    def _made(self, kind: Callable[[dict[str, object]], T], more: Mapping[str, object]) -> T:
+    def _create(self, kind: Callable[[dict[str, object]], T], more: Mapping[str, object]) -> T:
         configuration = {"log_level": 0, "reconnect.backoff.max.ms": 2000}
         given = self.connection.configuration()
         try:
-            return kind({**configuration, **more, **given, "error_cb": self._told})
+            return kind({**configuration, **more, **given, "error_cb": self._on_error})
         except self.library.KafkaException as cause:
             text = str(cause)
             for name in self.connection.secrets:
@@ -132,55 +132,55 @@ class KafkaClient:
             # Not chained: its own text may quote a secret.
             raise errors.InputError(f"Kafka's client does not take its options: {text}") from None
 
-    def _told(self, error: Any) -> None:
+    def _on_error(self, error: Any) -> None:
         self.outage.reason = error.str()
         codes = (self.library.KafkaError._AUTHENTICATION, self.library.KafkaError._SSL)  # noqa: SLF001 - public names of the client
         self._refused = error if error.code() in codes else None
 
-    def glance(self, ask: Callable[[], T]) -> T | None:
+    def request_once(self, call: Callable[[], T]) -> T | None:
         """Ask once; None if the brokers do not answer.
 
         Raises:
-            StreamBroken: the answer is a refusal.
+            StreamLost: the answer is a refusal.
         """
-        answered, found = self._once(ask, "offsets")
+        answered, found = self._attempt(call, "offsets")
         if answered:
-            self.outage.over()
+            self.outage.end()
         else:
-            self.outage.waiting("looking for new records")
+            self.outage.report_waiting("looking for new records")
         return found
 
-    def patient(self, what: str, ask: Callable[[], T], patience: float) -> T:
+    def request(self, what: str, call: Callable[[], T], patience: float) -> T:
         """Ask until the brokers answer.
 
         Args:
             what: waits for it, as warnings name it.
-            ask: one request.
+            call: one request.
             patience: seconds after which no answer is an error; may be infinite.
 
         Raises:
-            StreamBroken: the answer is a refusal, or there is none in time.
+            StreamLost: the answer is a refusal, or there is none in time.
         """
         begun = time.monotonic()
         while True:
-            answered, found = self._once(ask, what)
+            answered, found = self._attempt(call, what)
             if answered:
-                self.outage.over()
+                self.outage.end()
                 return cast("T", found)
             if self._refused is not None and math.isfinite(patience):
                 self.check(self._refused, what)
             if time.monotonic() - begun > patience:
-                raise errors.StreamBroken(
+                raise errors.StreamLost(
                     f"no broker of {self.connection.brokers} answers ({self.outage.reason}): "
                     f"{what} has been waited for {patience:.0f} s; look at the brokers, and at "
                     "the address"
                 )
-            self.outage.waiting(what)
+            self.outage.report_waiting(what)
             time.sleep(_PAUSE_SECONDS)
 
-    def _once(self, ask: Callable[[], T], what: str) -> tuple[bool, T | None]:
+    def _attempt(self, call: Callable[[], T], what: str) -> tuple[bool, T | None]:
         try:
-            return True, ask()
+            return True, call()
         except self.library.KafkaException as cause:
             error = cause.args[0]
             self.outage.reason = error.str()
@@ -195,7 +195,7 @@ class KafkaClient:
         """Let pass what waiting may mend.
 
         Raises:
-            StreamBroken: it is a refusal.
+            StreamLost: it is a refusal.
         """
         kafka = self.library.KafkaError
         refusals = {
@@ -211,7 +211,7 @@ class KafkaClient:
             kafka.UNKNOWN_TOPIC_ID,
         }
         if error.fatal() or error.code() in refusals:
-            raise errors.StreamBroken(
+            raise errors.StreamLost(
                 f"Kafka at {self.connection.brokers} refuses {what}: {error.str()} "
                 f"({error.name()}); look at the topic, and at the rights of this user"
             )
@@ -232,7 +232,7 @@ class KafkaClient:
         )
         return {(at.topic, at.partition): told.result().offset for at, told in answers.items()}
 
-    def ids(self, topics: Sequence[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """The numbers that brokers gave topics when they were made.
 
         Raises:
@@ -258,5 +258,5 @@ class KafkaClient:
     def admin(self) -> AdminClient:
         """For questions; made when first asked for."""
         if self._admin is None:
-            self._admin = self._made(load("confluent_kafka.admin").AdminClient, {})
+            self._admin = self._create(load("confluent_kafka.admin").AdminClient, {})
         return self._admin

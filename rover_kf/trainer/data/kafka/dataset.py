@@ -27,10 +27,10 @@ from rover_kf.trainer.data.kafka.source import (
     EARLIEST,
     ERROR,
     KafkaSource,
-    place_of,
+    topic_partition,
     value_of,
 )
-from rover_kf.trainer.data.kafka.start_offsets import committed
+from rover_kf.trainer.data.kafka.start_offsets import committable_offsets
 from rover_kf.trainer.data.sharded_dataset import ShardedDataset
 from rover_kf.trainer.settings import TrainerSettings
 
@@ -60,7 +60,7 @@ class KafkaDataset(ShardedDataset):
 
     Raises:
         InputError: a topic is missing, the client is not installed, or an option cannot be.
-        StreamBroken: no broker answers, or they refuse.
+        StreamLost: no broker answers, or they refuse.
     """
 
     def __init__(
@@ -100,8 +100,10 @@ class KafkaDataset(ShardedDataset):
             return
         if self._group is None:
             self._group = GroupOffsets(self._kafka.connection)
-        offsets = committed(self.union.progress())
-        self._group.saved({place_of(name): at for name, at in offsets.items()}, is_durable)
+        offsets = committable_offsets(self.union.progress())
+        self._group.record_saved(
+            {topic_partition(name): at for name, at in offsets.items()}, is_durable
+        )
 
     def is_waiting(self) -> bool:
         """Whether no rank has anything to read, as nothing comes or brokers are away."""

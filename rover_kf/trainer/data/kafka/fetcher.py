@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rover_kf import errors
 from rover_kf.trainer.data.kafka.client import KafkaClient
-from rover_kf.trainer.data.kafka.record import Event, KafkaRecord, Reached
+from rover_kf.trainer.data.kafka.record import Event, KafkaRecord, OffsetReached
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -20,7 +20,7 @@ _AT_ONCE, _POLL_SECONDS = 500, 0.5
 _SHORT_SECONDS = 20.0
 """How long a partition may seem to end before it did."""
 
-Lost = Callable[[str, int, int], int]
+OnLost = Callable[[str, int, int], int]
 """Told of a partition and an offset that it has not; gives where to go on, or raises.
 
 The same offset: nothing is lost, but the partition does not reach it any more."""
@@ -34,12 +34,12 @@ class Fetcher:
         lost: decides what becomes of offsets that are gone.
     """
 
-    def __init__(self, client: KafkaClient, lost: Lost) -> None:
-        self._client, self._lost = client, lost
+    def __init__(self, client: KafkaClient, on_lost: OnLost) -> None:
+        self._client, self._on_lost = client, on_lost
         self._consumer: confluent_kafka.Consumer | None = None
-        self._place: tuple[str, int, int] | None = None
+        self._position: tuple[str, int, int] | None = None
         """Topic, partition and offset at which the next event is due."""
-        self._came: collections.deque[Any] = collections.deque()
+        self._messages: collections.deque[Any] = collections.deque()
         self._short_since: float | None = None
 
     def events(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Event]:
@@ -54,22 +54,22 @@ class Fetcher:
             end: the one after the last.
 
         Raises:
-            StreamBroken: the brokers refuse, or records are gone and that is an error.
+            StreamLost: the brokers refuse, or records are gone and that is an error.
         """
-        if self._place != (topic, partition, begin):
-            self._go(topic, partition, begin)
+        if self._position != (topic, partition, begin):
+            self._seek(topic, partition, begin)
         while True:
             message = self._next(topic, partition, end)
             if message.error() is None:
                 self._short_since = None
-                self._place = (topic, partition, message.offset() + 1)
+                self._position = (topic, partition, message.offset() + 1)
                 yield _record(message)
                 continue
-            offset = self._told(message, topic, partition, end)
+            offset = self._handle_error(message, topic, partition, end)
             if offset is not None:
-                yield Reached(offset)
+                yield OffsetReached(offset)
 
-    def _told(self, message: Any, topic: str, partition: int, end: int) -> int | None:
+    def _handle_error(self, message: Any, topic: str, partition: int, end: int) -> int | None:
         """Take what is no record; the offset up to which there is none, if it says that."""
         error, kafka = message.error(), self._client.library.KafkaError
         offset: int = message.offset()
@@ -79,11 +79,11 @@ class Fetcher:
             self._short_since = self._short_since or time.monotonic()
             return None
         if error.code() == kafka._AUTO_OFFSET_RESET:  # noqa: SLF001 - the same
-            assert self._place is not None  # noqa: S101 - a record was due
-            gone, self._place = self._place[2], None
-            again = self._lost(topic, partition, gone)
+            assert self._position is not None  # noqa: S101 - a record was due
+            gone, self._position = self._position[2], None
+            again = self._on_lost(topic, partition, gone)
             since = self._short_since or time.monotonic()
-            self._go(topic, partition, again)
+            self._seek(topic, partition, again)
             if again == gone:
                 self._short_since = since
                 self._check_short(topic, partition)
@@ -95,45 +95,46 @@ class Fetcher:
 
     def _next(self, topic: str, partition: int, end: int) -> Any:
         assert self._consumer is not None  # noqa: S101 - made when a place was gone to
-        while not self._came:
+        while not self._messages:
             # It waits until it has so many, although they are not there yet.
-            left = end - self._place[2] if self._place else 1
+            left = end - self._position[2] if self._position else 1
             most = min(max(left, 1), _AT_ONCE)
-            self._came.extend(self._consumer.consume(most, _POLL_SECONDS))
-            if not self._came:
+            self._messages.extend(self._consumer.consume(most, _POLL_SECONDS))
+            if not self._messages:
                 self._wait(topic, partition)
-        message = self._came.popleft()
+        message = self._messages.popleft()
         if message.error() is None:
-            self._client.outage.over()
+            self._client.outage.end()
         return message
 
     def _wait(self, topic: str, partition: int) -> None:
-        self._client.outage.waiting(f"reading {topic}/{partition}")
+        self._client.outage.report_waiting(f"reading {topic}/{partition}")
         self._check_short(topic, partition)
 
     def _check_short(self, topic: str, partition: int) -> None:
         # A broker that has just started may tell an older end for a moment.
         if self._short_since and time.monotonic() - self._short_since > _SHORT_SECONDS:
-            raise errors.StreamBroken(
-                f"{topic}/{partition} ends before offset {self._place and self._place[2]}, and "
+            raise errors.StreamLost(
+                f"{topic}/{partition} ends before offset "
+                f"{self._position and self._position[2]}, and "
                 "went further before: its brokers have lost records (unclean leader election?), or "
                 "the topic was made anew; begin a new job, or leave the data out of the state"
             )
 
-    def _go(self, topic: str, partition: int, begin: int) -> None:
+    def _seek(self, topic: str, partition: int, begin: int) -> None:
         if self._consumer is None:
             self._consumer = self._client.consumer({"fetch.error.backoff.ms": 200})
         # Ownership is the ledger's: the group has no part in it.
         self._consumer.assign([self._client.library.TopicPartition(topic, partition, begin)])
-        self._came.clear()
+        self._messages.clear()
         self._short_since = None
-        self._place = (topic, partition, begin)
+        self._position = (topic, partition, begin)
 
     def close(self) -> None:
         """Let go of the brokers."""
         if self._consumer is not None:
             self._consumer.close()
-        self._consumer, self._place = None, None
+        self._consumer, self._position = None, None
 
 
 def _record(message: confluent_kafka.Message) -> KafkaRecord:

@@ -50,7 +50,7 @@ class GroupOffsets:
         self._thread = threading.Thread(target=self._run, name="rover-kafka-offsets", daemon=True)
         self._thread.start()
 
-    def saved(self, offsets: Offsets, is_durable: Callable[[], bool]) -> None:
+    def record_saved(self, offsets: Offsets, is_durable: Callable[[], bool]) -> None:
         """A step was saved; returns at once.
 
         Args:
@@ -67,14 +67,14 @@ class GroupOffsets:
 
     def _run(self) -> None:
         while not self._ended.wait(self._every):
-            self._look()
-        self._look()
+            self._commit_durable()
+        self._commit_durable()
         if self._consumer is not None:
             self._consumer.close()
 
-    def _look(self) -> None:
+    def _commit_durable(self) -> None:
         try:
-            self._take_durable()
+            self._collect_durable()
             if self._due:
                 self._commit(self._due)
                 self._due = {}
@@ -83,9 +83,9 @@ class GroupOffsets:
         except errors.RoverError as error:
             _log.warning("rover-kf: offsets are not committed: %s", error)
 
-    def _take_durable(self) -> None:
+    def _collect_durable(self) -> None:
         saved = self._saved
-        count = bisect.bisect_left(saved, x=True, key=lambda one: not one[1]())
+        count = bisect.bisect_left(saved, x=True, key=lambda entry: not entry[1]())
         if count:
             self._due = saved[count - 1][0]
             with self._lock:
@@ -100,7 +100,7 @@ class GroupOffsets:
             answers = consumer.commit(offsets=told, asynchronous=False)
         except self._client.library.KafkaException as cause:
             self._client.check(cause.args[0], "committing offsets")
-            raise errors.StreamBroken(f"{cause.args[0].str()}; tried again") from cause
+            raise errors.StreamLost(f"{cause.args[0].str()}; tried again") from cause
         refused = [f"{at.topic}/{at.partition}: {at.error.str()}" for at in answers if at.error]
         if refused:
-            raise errors.StreamBroken(f"{', '.join(refused)}; tried again")
+            raise errors.StreamLost(f"{', '.join(refused)}; tried again")

@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Union
 
-from rover_kf.api.data import Span
-from rover_kf.data_sharding.ledger_source import Slot
+from rover_kf.api.data import SlotSpan
+from rover_kf.data_sharding.ledger_source import SlotMarker
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,18 +33,18 @@ class KafkaRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reached:
+class OffsetReached:
     """No record stands before this offset but those that were given."""
 
     offset: int
 
 
-Event = Union[KafkaRecord, Reached]  # noqa: UP007 - evaluated when it is imported, also by 3.10
+Event = Union[KafkaRecord, OffsetReached]  # noqa: UP007 - evaluated when it is imported, also by 3.10
 Decode = Callable[[KafkaRecord], Any]
 
 
-def fill(span: Span, events: Iterable[Event], decode: Decode) -> Iterator[Any]:
-    """One thing for each offset of a span: what decode makes of its record, or ``Slot.EMPTY``.
+def fill_range(span: SlotSpan, events: Iterable[Event], decode: Decode) -> Iterator[Any]:
+    """Return one item per offset of a span: the decoded record, or ``SlotMarker.EMPTY``.
 
     Compaction, aborted transactions and the markers of transactions leave offsets without a record.
 
@@ -58,7 +58,7 @@ def fill(span: Span, events: Iterable[Event], decode: Decode) -> Iterator[Any]:
     for event in events:
         upto = min(event.offset, span.end)
         while at < upto:
-            yield Slot.EMPTY
+            yield SlotMarker.EMPTY
             at += 1
         if isinstance(event, KafkaRecord) and at < span.end:
             yield decode(event)

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api.data import Partition, Progress, Span
-from rover_kf.data_sharding.ledger_source import Spoilt
+from rover_kf.api.data import DataProgress, Partition, SlotSpan
+from rover_kf.data_sharding.ledger_source import UnusableRecord
 from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
 from rover_kf.trainer.data.kafka.client import KafkaClient, load
 from rover_kf.trainer.data.kafka.fetcher import Fetcher
-from rover_kf.trainer.data.kafka.record import Decode, KafkaRecord, fill
-from rover_kf.trainer.data.kafka.start_offsets import begin
+from rover_kf.trainer.data.kafka.record import Decode, KafkaRecord, fill_range
+from rover_kf.trainer.data.kafka.start_offsets import find_start_offsets
 
 _log = logging.getLogger("rover_kf")
 
@@ -77,7 +77,7 @@ class KafkaSource:
         self._inherited: list[object] = []
         self._begins: Mapping[str, int] = {}
         self._ends: Mapping[str, int] = {}
-        self._looked_at = float("-inf")
+        self._ends_fetched_at = float("-inf")
         self._fingerprint = ""
         if not self.topics or (isinstance(start, str) and start not in {EARLIEST, LATEST}):
             raise errors.InputError(
@@ -90,7 +90,7 @@ class KafkaSource:
             )
         load()  # a missing package is told before anything is waited for
 
-    # -- rover_kf.data_sharding.ledger_source.Source, in the training process
+    # -- rover_kf.data_sharding.ledger_source.LedgerSource, in the training process
     # ----------------------------------
 
     @property
@@ -100,24 +100,26 @@ class KafkaSource:
             for topic in self.topics:
                 self._partitions(topic)  # a missing one is told as that
             client = self._client()
-            ask = functools.partial(client.ids, self.topics)
-            found = client.patient(f"the topics {self.topics}", ask, self._patience)
+            ask = functools.partial(client.topic_ids, self.topics)
+            found = client.request(f"the topics {self.topics}", ask, self._patience)
             self._fingerprint = " ".join(f"{name}={number}" for name, number in found.items())
         return self._fingerprint
 
-    def resume(self, progress: Progress) -> Progress:
+    def resume(self, progress: DataProgress) -> DataProgress:
         """Find where partitions are read on.
 
         Raises:
             InputError: a topic is missing, or no broker answers.
-            StreamBroken: records that were not used are gone, and ``on_lost`` is ``error``.
+            StreamLost: records that were not used are gone, and ``on_lost`` is ``error``.
         """
         places = [(topic, number) for topic in self.topics for number in self._partitions(topic)]
         oldest = self._offsets(dict.fromkeys(places, EARLIEST), self._patience)
         start = self._offsets(dict.fromkeys(places, self._start), self._patience)
-        found = begin(progress, oldest, {name: max(start[name], oldest[name]) for name in start})
+        found = find_start_offsets(
+            progress, oldest, {name: max(start[name], oldest[name]) for name in start}
+        )
         for span in found.lost:
-            self._lost(span)
+            self._report_lost(span)
         self._begins = found.offsets
         return found.progress
 
@@ -128,8 +130,8 @@ class KafkaSource:
             InputError: a topic is missing, or no broker answers.
         """
         if not self._begins:
-            self.resume(Progress())
-        ends = self._asked_ends(self._patience)
+            self.resume(DataProgress())
+        ends = self._fetch_ends(self._patience)
         return tuple(
             Partition(name, first, max(first, ends[name]), bounded=False)
             for name, first in self._begins.items()
@@ -139,17 +141,17 @@ class KafkaSource:
         """Behind the last committed record of each partition; nothing while brokers are away.
 
         Raises:
-            StreamBroken: the brokers refuse.
+            StreamLost: the brokers refuse.
         """
         now = time.monotonic()
-        if now - self._looked_at >= _LOOK_SECONDS:
-            self._ends = self._asked_ends(None) or self._ends
-            self._looked_at = now
+        if now - self._ends_fetched_at >= _LOOK_SECONDS:
+            self._ends = self._fetch_ends(None) or self._ends
+            self._ends_fetched_at = now
         return self._ends
 
     def _partitions(self, topic: str) -> list[int]:
         client = self._client()
-        found = client.patient(
+        found = client.request(
             f"the topic {topic!r}", lambda: client.partitions(topic), self._patience
         )
         if not found:
@@ -159,18 +161,20 @@ class KafkaSource:
             )
         return found
 
-    def _asked_ends(self, patience: float | None) -> dict[str, int]:
-        return self._offsets({place_of(name): LATEST for name in self._begins}, patience)
+    def _fetch_ends(self, patience: float | None) -> dict[str, int]:
+        return self._offsets({topic_partition(name): LATEST for name in self._begins}, patience)
 
     def _offsets(
-        self, asked: Mapping[tuple[str, int], str | int], patience: float | None
+        self, requested: Mapping[tuple[str, int], str | int], patience: float | None
     ) -> dict[str, int]:
         """Offsets by partition; without patience one try, which may bring none."""
         client, found = self._client(), dict[tuple[str, int], int]()
-        specs = {place: self._spec(at) for place, at in asked.items()}
+        specs = {place: self._spec(at) for place, at in requested.items()}
         while specs:
             ask = functools.partial(client.offsets, specs)
-            told = client.patient("offsets", ask, patience) if patience else client.glance(ask)
+            told = (
+                client.request("offsets", ask, patience) if patience else client.request_once(ask)
+            )
             if told is None:
                 return {}
             found |= told
@@ -178,58 +182,58 @@ class KafkaSource:
             specs = {place: self._spec(LATEST) for place, offset in told.items() if offset < 0}
         return {_name(*place): offset for place, offset in found.items()}
 
-    def _spec(self, at: str | int) -> Any:
+    def _spec(self, position: str | int) -> Any:
         spec = load("confluent_kafka.admin").OffsetSpec
-        if isinstance(at, int):
-            return spec.for_timestamp(at)
-        return spec.earliest() if at == EARLIEST else spec.latest()
+        if isinstance(position, int):
+            return spec.for_timestamp(position)
+        return spec.earliest() if position == EARLIEST else spec.latest()
 
     def is_away(self) -> bool:
         """Whether brokers do not answer this process; from any thread."""
         clients = self._clients
-        return clients is not None and clients[0].outage.is_on
+        return clients is not None and clients[0].outage.is_active
 
     # -- where data are read -----------------------------------------------------------------------
 
-    def read(self, span: Span, epoch: int) -> Iterator[Any]:  # noqa: ARG002 - a stream has one
-        """For each offset a sample, ``Slot.EMPTY`` or ``Spoilt``; waits for brokers that are away.
+    def read(self, span: SlotSpan, epoch: int) -> Iterator[Any]:  # noqa: ARG002 - a stream has one
+        """Return a sample or a ``SlotMarker`` per offset; wait for brokers that are away.
 
         Raises:
-            StreamBroken: records are gone or cannot be decoded, and that is an error, or the
+            StreamLost: records are gone or cannot be decoded, and that is an error, or the
                 brokers refuse.
         """
-        topic, number = place_of(span.partition)
-        events = self._here()[1].events(topic, number, span.begin, span.end)
-        return fill(span, events, self._decoded)
+        topic, number = topic_partition(span.partition)
+        events = self._process_clients()[1].events(topic, number, span.begin, span.end)
+        return fill_range(span, events, self._decode_record)
 
-    def _decoded(self, record: KafkaRecord) -> Any:
+    def _decode_record(self, record: KafkaRecord) -> Any:
         try:
             return self._decode(record)
         except Exception as cause:  # the user's code may raise anything
             text = f"the record {record.name} cannot be decoded: {type(cause).__name__}: {cause}"
             if self._on_poison == ERROR:
-                raise errors.StreamBroken(
+                raise errors.StreamLost(
                     f"{text}; mend decode, or set on_poison='report' to go on without such records"
                 ) from cause
             _log.warning("rover-kf: %s; the job goes on without it", text)
-            return Spoilt(text)
+            return UnusableRecord(text)
 
-    def _gone(self, topic: str, number: int, offset: int) -> int:
+    def _on_offset_gone(self, topic: str, number: int, offset: int) -> int:
         """Records from an offset on are no longer there while they are read."""
         name, asked = _name(topic, number), {(topic, number): EARLIEST}
         oldest = self._offsets(asked, math.inf)[name]
         if oldest <= offset:
             return offset  # none is lost: the partition does not reach it any more
-        self._lost(Span(name, offset, oldest))
+        self._report_lost(SlotSpan(name, offset, oldest))
         return oldest
 
-    def _lost(self, span: Span) -> None:
+    def _report_lost(self, span: SlotSpan) -> None:
         text = (
             f"{span.size} records of {span.partition} (offsets {span.begin} to {span.end - 1}) "
             "that were not trained on are no longer there"
         )
         if self._on_lost == ERROR:
-            raise errors.StreamBroken(
+            raise errors.StreamLost(
                 f"{text}: the topic's retention is shorter than the job's lag; keep records "
                 "longer, or set on_lost='report' to go on without them"
             )
@@ -238,22 +242,25 @@ class KafkaSource:
     # -- processes ---------------------------------------------------------------------------------
 
     def _client(self) -> KafkaClient:
-        return self._here()[0]
+        return self._process_clients()[0]
 
-    def _here(self) -> tuple[KafkaClient, Fetcher]:
+    def _process_clients(self) -> tuple[KafkaClient, Fetcher]:
         """This process's own: connections do not survive a fork."""
         if self._process != os.getpid() or self._clients is None:
             # What was inherited is kept: to end it would wait for threads that are not here.
             self._inherited.append(self._clients)
             client = KafkaClient(self.connection)
-            self._process, self._clients = os.getpid(), (client, Fetcher(client, self._gone))
+            self._process, self._clients = (
+                os.getpid(),
+                (client, Fetcher(client, self._on_offset_gone)),
+            )
         return self._clients
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_clients": None, "_inherited": []}
 
 
-def place_of(name: str) -> tuple[str, int]:
+def topic_partition(name: str) -> tuple[str, int]:
     """Topic and number of a partition, by the name that the ledger knows it by."""
     topic, _, number = name.rpartition("/")
     return topic, int(number)

@@ -11,59 +11,61 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from rover_kf.api.data import Progress, Span
-from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.api.data import DataProgress, SlotSpan
+from rover_kf.data_sharding.interval_set import IntervalSet
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Beginnings:
+class StartOffsets:
     """Of all partitions."""
 
-    progress: Progress
+    progress: DataProgress
     """With all that nobody has to read."""
     offsets: Mapping[str, int]
     """The first one of each partition that is still to be read."""
-    lost: tuple[Span, ...]
+    lost: tuple[SlotSpan, ...]
     """Not used, and not there any more."""
 
 
-def begin(seen: Progress, oldest: Mapping[str, int], start: Mapping[str, int]) -> Beginnings:
+def find_start_offsets(
+    restored: DataProgress, oldest: Mapping[str, int], start: Mapping[str, int]
+) -> StartOffsets:
     """Find them.
 
     Args:
-        seen: what the restored state has used; empty where nothing was restored.
+        restored: what the restored state has used; empty where nothing was restored.
         oldest: of each partition the first offset that it still has.
         start: of each partition the offset at which a new job begins. A job that goes on reads
             partitions that are new to it as a whole.
     """
-    known = {name: Ranges.from_text(text) for name, text in seen.done.items()}
-    lost: list[Span] = []
+    known = {name: IntervalSet.from_text(text) for name, text in restored.done.items()}
+    lost: list[SlotSpan] = []
     offsets: dict[str, int] = {}
     for name, first in oldest.items():
-        done = known.setdefault(name, Ranges())
-        if not seen.done:
+        done = known.setdefault(name, IntervalSet())
+        if not restored.done:
             done.add(0, start[name])
-        elif name in seen.done:
-            poisoned = Ranges.from_text(seen.poison.get(name, ""))
+        elif name in restored.done:
+            poisoned = IntervalSet.from_text(restored.poison.get(name, ""))
             gone = (gap for hole in done.gaps(0, first) for gap in poisoned.gaps(*hole))
-            lost.extend(Span(name, *gap) for gap in gone)
+            lost.extend(SlotSpan(name, *gap) for gap in gone)
         done.add(0, first)
         offsets[name] = _first_gap(done)
     texts = {name: ranges.to_text() for name, ranges in sorted(known.items()) if ranges}
-    return Beginnings(dataclasses.replace(seen, done=texts), offsets, tuple(lost))
+    return StartOffsets(dataclasses.replace(restored, done=texts), offsets, tuple(lost))
 
 
-def committed(progress: Progress) -> dict[str, int]:
+def committable_offsets(progress: DataProgress) -> dict[str, int]:
     """The offset of each partition below which all is used or set aside: what a group commits."""
     found: dict[str, int] = {}
     for name in sorted({*progress.done, *progress.poison}):
-        used = Ranges.from_text(progress.done.get(name, ""))
-        for piece in Ranges.from_text(progress.poison.get(name, "")):
+        used = IntervalSet.from_text(progress.done.get(name, ""))
+        for piece in IntervalSet.from_text(progress.poison.get(name, "")):
             used.add(*piece)
         found[name] = _first_gap(used)
     return found
 
 
-def _first_gap(used: Ranges) -> int:
+def _first_gap(used: IntervalSet) -> int:
     first = used.first()
     return first[1] if first is not None and first[0] == 0 else 0

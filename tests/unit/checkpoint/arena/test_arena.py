@@ -15,7 +15,7 @@ import pytest
 from rover_kf import errors
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
-from rover_kf.checkpoint.arena.slot_record import Control, Seal
+from rover_kf.checkpoint.arena.slot_record import Seal, SlotRecord
 from tests.support.waiting import eventually
 
 PAGE = 4096
@@ -23,7 +23,7 @@ PAGE = 4096
 
 @pytest.fixture
 def arena(tmp_path) -> Arena:
-    return arena_allocation.allocate(tmp_path / "arena", 0, PAGE, most_bytes=1 << 30)
+    return arena_allocation.allocate(tmp_path / "arena", 0, PAGE, max_bytes=1 << 30)
 
 
 def _seal(arena: Arena, step: int, content: bytes = b"") -> Seal:
@@ -73,7 +73,7 @@ def test_the_only_sealed_step_is_never_overwritten(arena):
     try:
         fcntl.flock(other, fcntl.LOCK_SH)
         with pytest.raises(errors.CheckpointError, match="sidecar"):
-            arena.fill(patience_seconds=0.05)
+            arena.fill(timeout_seconds=0.05)
         assert arena.sealed() == (only,)
     finally:
         os.close(other)
@@ -99,7 +99,7 @@ def test_a_pin_of_what_is_gone_is_refused(arena):
     first = _seal(arena, 1)
     _seal(arena, 2)
     _seal(arena, 3)
-    with pytest.raises(errors.TornSnapshot, match="step 1 is no longer in slot 0"):
+    with pytest.raises(errors.CorruptSnapshot, match="step 1 is no longer in slot 0"):
         arena.pin(first)
 
 
@@ -107,7 +107,7 @@ def test_discard_waits_for_pins_and_clears(arena):
     """A step of a course that was left disappears; a pin in use is waited for."""
     seal = _seal(arena, 1)
     with arena.pin(seal), pytest.raises(errors.CheckpointError, match="pinned"):
-        arena.discard(seal, patience_seconds=0.05)
+        arena.discard(seal, timeout_seconds=0.05)
     arena.discard(seal)
     arena.discard(seal)
     assert arena.sealed() == ()
@@ -117,11 +117,11 @@ def test_growth_keeps_the_sealed_step_and_old_mappings(arena, tmp_path):
     """A larger arena has the old bytes; asking for less changes nothing."""
     seal = _seal(arena, 1, b"kept")
     before = arena.slot_bytes()
-    grown = arena_allocation.allocate(tmp_path / "arena", 0, before + 1, most_bytes=1 << 30)
+    grown = arena_allocation.allocate(tmp_path / "arena", 0, before + 1, max_bytes=1 << 30)
     assert grown.slot_bytes() > before
     with grown.pin(seal) as pin:
         assert os.pread(pin.descriptor, 4, 0) == b"kept"
-    again = arena_allocation.allocate(tmp_path / "arena", 0, PAGE, most_bytes=1 << 30)
+    again = arena_allocation.allocate(tmp_path / "arena", 0, PAGE, max_bytes=1 << 30)
     assert again.slot_bytes() == grown.slot_bytes()
 
 
@@ -129,7 +129,7 @@ def test_any_user_of_the_image_may_write(tmp_path):
     """Files are 0666 and folders 0777 whatever the umask: the image's user is unknown."""
     before = os.umask(0o077)
     try:
-        arena = arena_allocation.allocate(tmp_path / "arena", 3, PAGE, most_bytes=1 << 30)
+        arena = arena_allocation.allocate(tmp_path / "arena", 3, PAGE, max_bytes=1 << 30)
     finally:
         os.umask(before)
     for path in (*arena.directory.iterdir(), arena.directory, arena.directory.parent):
@@ -139,32 +139,32 @@ def test_any_user_of_the_image_may_write(tmp_path):
 
 def test_what_does_not_fit_is_refused_with_the_annotation(tmp_path):
     """Numbers a slot, and the size of all slots to set; other ranks' slots count."""
-    arena_allocation.allocate(tmp_path, 0, 4 << 20, most_bytes=20 << 20)
+    arena_allocation.allocate(tmp_path, 0, 4 << 20, max_bytes=20 << 20)
     with pytest.raises(errors.ArenaTooSmall) as refused:
-        arena_allocation.allocate(tmp_path, 1, 7 << 20, most_bytes=20 << 20)
+        arena_allocation.allocate(tmp_path, 1, 7 << 20, max_bytes=20 << 20)
     assert refused.value.needed == 7 << 20
     assert refused.value.available == 6 << 20
     assert "rover-kf.io/checkpoint.arena to 22Mi" in str(refused.value)
     assert (
-        arena_allocation.allocate(tmp_path, 1, 6 << 20, most_bytes=20 << 20).slot_bytes() == 6 << 20
+        arena_allocation.allocate(tmp_path, 1, 6 << 20, max_bytes=20 << 20).slot_bytes() == 6 << 20
     )
 
 
 def test_a_full_volume_is_refused_not_sigbus(tmp_path):
     """posix_fallocate's ENOSPC becomes ArenaTooSmall and what was reserved is given back."""
-    small = arena_allocation.allocate(tmp_path, 0, PAGE, most_bytes=1 << 40)
+    small = arena_allocation.allocate(tmp_path, 0, PAGE, max_bytes=1 << 40)
     _seal(small, 1, b"kept")
     free = os.statvfs(tmp_path)
     needed = free.f_bavail * free.f_frsize * 4
     with pytest.raises(errors.ArenaTooSmall, match=r"memory volume.*ENOSPC"):
-        arena_allocation.allocate(tmp_path, 0, needed, most_bytes=1 << 60)
+        arena_allocation.allocate(tmp_path, 0, needed, max_bytes=1 << 60)
     assert small.sealed()[0].step == 1
     assert small.slot_path(0).stat().st_size < needed
 
 
 def test_a_volume_with_room_for_one_slot_keeps_it(tmp_path, monkeypatch):
     """The first slot's growth is taken back: the error counts its room, and others may have it."""
-    small = arena_allocation.allocate(tmp_path, 0, PAGE, most_bytes=1 << 40)
+    small = arena_allocation.allocate(tmp_path, 0, PAGE, max_bytes=1 << 40)
     _seal(small, 1, b"kept")
     before, reserve = small.slot_bytes(), os.posix_fallocate
 
@@ -175,7 +175,7 @@ def test_a_volume_with_room_for_one_slot_keeps_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", refuse_the_second)
     with pytest.raises(errors.ArenaTooSmall, match="--shm-size") as refused:
-        arena_allocation.allocate(tmp_path, 0, 2 << 20, most_bytes=1 << 60)
+        arena_allocation.allocate(tmp_path, 0, 2 << 20, max_bytes=1 << 60)
     assert "annotation" not in str(refused.value)
     assert [small.slot_path(slot).stat().st_size for slot in (0, 1)] == [before, before]
     assert small.sealed()[0].step == 1
@@ -183,9 +183,9 @@ def test_a_volume_with_room_for_one_slot_keeps_it(tmp_path, monkeypatch):
 
 def test_growth_keeps_contents_and_reserves_every_page(tmp_path):
     """What was sealed stays; no later touch can find the volume full."""
-    arena = arena_allocation.allocate(tmp_path, 0, PAGE, most_bytes=1 << 30)
+    arena = arena_allocation.allocate(tmp_path, 0, PAGE, max_bytes=1 << 30)
     _seal(arena, 1, b"kept")
-    grown = arena_allocation.allocate(tmp_path, 0, arena.slot_bytes() + 1, most_bytes=1 << 30)
+    grown = arena_allocation.allocate(tmp_path, 0, arena.slot_bytes() + 1, max_bytes=1 << 30)
     with grown.pin(grown.sealed()[0]) as pin:
         assert os.pread(pin.descriptor, 4, 0) == b"kept"
     for slot in (0, 1):
@@ -197,7 +197,7 @@ def test_damaged_records_count_as_nothing(tmp_path):
     """Any flipped bit or truncation of the control file hides the record it hits, no other."""
     path = tmp_path / "control"
     path.write_bytes(bytes(1024))
-    control = Control(path)
+    control = SlotRecord(path)
     seals = [Seal(slot, 7 + slot, sealed=True, step=5, length=9, round=2) for slot in (0, 1)]
     for seal in seals:
         control.write(seal)

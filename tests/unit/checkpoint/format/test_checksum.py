@@ -20,7 +20,7 @@ from rover_kf.checkpoint.format import checksum, crc_combine
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_two_pieces_joined(first, second):
     """Also where one is empty."""
-    joined = crc_combine.join(crc32c.crc32c(first), crc32c.crc32c(second), len(second))
+    joined = crc_combine.combine(crc32c.crc32c(first), crc32c.crc32c(second), len(second))
     assert joined == crc32c.crc32c(first + second)
 
 
@@ -33,9 +33,9 @@ def test_a_slot_by_several_threads(tmp_path, threads, length):
     path.write_bytes(content + b"more")
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        assert checksum.of_slot(descriptor, length, threads) == crc32c.crc32c(content)
-        with pytest.raises(errors.TornSnapshot):
-            checksum.of_slot(descriptor, length + 5, threads)
+        assert checksum.compute_crc(descriptor, length, threads) == crc32c.crc32c(content)
+        with pytest.raises(errors.CorruptSnapshot):
+            checksum.compute_crc(descriptor, length + 5, threads)
     finally:
         os.close(descriptor)
 
@@ -43,8 +43,8 @@ def test_a_slot_by_several_threads(tmp_path, threads, length):
 def test_beside_other_work(tmp_path):
     """Piece by piece, while each is used."""
     contents = [random.Random(size).randbytes(size) for size in (0, 1, 5000, 1 << 20)]
-    with checksum.beside() as sum_, (tmp_path / "copy").open("wb") as copy:
+    with checksum.concurrent_checksum() as sum_, (tmp_path / "copy").open("wb") as copy:
         for piece in map(memoryview, contents):
-            with sum_.taking(piece):
+            with sum_.updating(piece):
                 copy.write(piece)
     assert sum_.value == crc32c.crc32c(b"".join(contents))

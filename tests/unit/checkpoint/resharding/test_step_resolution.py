@@ -9,22 +9,22 @@ import dataclasses
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Holding, ResolveRequest
-from rover_kf.checkpoint.resharding.step_resolution import Stored, resolve
+from rover_kf.api.checkpoints import RestoreStepRequest, SlotInfo
+from rover_kf.checkpoint.resharding.step_resolution import StoredStep, resolve
 
 
 def _held(
     rank: int, step: int, *, round_: int = 1, world: int = 2, replicated=False, pieces=False
-) -> Holding:
-    return Holding(f"pod-{rank}", f"10.0.0.{rank}:7411", 0, rank, world, step, replicated, 9, step,
+) -> SlotInfo:
+    return SlotInfo(f"pod-{rank}", f"10.0.0.{rank}:7411", 0, rank, world, step, replicated, 9, step,
                    round_, pieces)  # fmt: skip
 
 
-def _ask(*holdings: tuple[Holding, ...]) -> list[ResolveRequest]:
-    return [ResolveRequest(5, rank, len(holdings), held) for rank, held in enumerate(holdings)]
+def _ask(*holdings: tuple[SlotInfo, ...]) -> list[RestoreStepRequest]:
+    return [RestoreStepRequest(5, rank, len(holdings), held) for rank, held in enumerate(holdings)]
 
 
-def _found(requests: list[ResolveRequest], stored: Stored | None = None) -> list[tuple]:
+def _found(requests: list[RestoreStepRequest], stored: StoredStep | None = None) -> list[tuple]:
     plan = resolve(requests, stored)
     return [(plan[rank].step, plan[rank].source) for rank in sorted(plan)]
 
@@ -39,7 +39,7 @@ def test_replicated_takes_the_greatest_step_of_any_rank():
     a, b = _held(0, 20, replicated=True), _held(1, 30, replicated=True)
     requests = _ask((a,), (b,), ())
     assert _found(requests) == [(30, "peer"), (30, "memory"), (30, "peer")]
-    assert resolve(requests, None)[2].holdings == (b,)
+    assert resolve(requests, None)[2].slots == (b,)
 
 
 def test_who_lacks_a_replicated_state_knows_of_others_that_hold_it():
@@ -47,7 +47,7 @@ def test_who_lacks_a_replicated_state_knows_of_others_that_hold_it():
     held = [_held(rank, 30, world=6, replicated=True) for rank in range(5)]
     requests = _ask(*((one,) for one in held), ())
     reply = resolve(requests, None)[5]
-    assert (reply.source, reply.holdings, reply.others) == ("peer", (held[0],), tuple(held[1:3]))
+    assert (reply.source, reply.slots, reply.alternatives) == ("peer", (held[0],), tuple(held[1:3]))
 
 
 def test_sharded_takes_the_greatest_step_that_all_hold():
@@ -70,16 +70,16 @@ def test_sharded_ranks_that_changed_places_fetch_their_part():
     requests = _ask((_held(1, 20),), (_held(0, 20),))
     plan = resolve(requests, None)
     assert [plan[rank].source for rank in (0, 1)] == ["peer", "peer"]
-    assert [plan[rank].holdings[0].rank for rank in (0, 1)] == [0, 1]
+    assert [plan[rank].slots[0].rank for rank in (0, 1)] == [0, 1]
 
 
 def test_storage_is_taken_only_if_newer():
     """Equal or older than memory: memory; newer, or nothing in memory: storage."""
     requests = _ask((_held(0, 20, replicated=True),), ())
     for step, expected in ((20, "memory"), (21, "storage")):
-        plan = resolve(requests, Stored(step, "folder", fits=True, world_size=2))
+        plan = resolve(requests, StoredStep(step, "folder", fits=True, world_size=2))
         assert plan[0].source == expected
-    stored = Stored(5, "folder", fits=True, world_size=7)
+    stored = StoredStep(5, "folder", fits=True, world_size=7)
     assert _found(_ask((), ()), stored) == [(5, "storage"), (5, "storage")]
 
 
@@ -91,15 +91,15 @@ def test_a_sharded_state_of_another_world_is_refused_not_dropped():
     ):
         resolve(requests, None)
     with pytest.raises(errors.WrongWorldSize, match="world of 4"):
-        resolve(_ask((), ()), Stored(5, "folder", fits=False, world_size=4))
+        resolve(_ask((), ()), StoredStep(5, "folder", fits=False, world_size=4))
 
 
 def test_pieces_of_another_world_are_all_named():
     """Three ranks' pieces serve two: each learns of all, first of the one whose place it takes."""
     held = [_held(rank, 20, world=3, pieces=True) for rank in range(3)]
     plan = resolve(_ask((held[0],), (held[2], held[1])), None)
-    assert [holding.rank for holding in plan[0].holdings] == [0, 1, 2]
-    assert [holding.rank for holding in plan[1].holdings] == [1, 0, 2]
+    assert [holding.rank for holding in plan[0].slots] == [0, 1, 2]
+    assert [holding.rank for holding in plan[1].slots] == [1, 0, 2]
     assert [plan[rank].source for rank in (0, 1)] == ["peer", "peer"]
     assert resolve(_ask(tuple(held)), None)[0].source == "memory"
 
@@ -109,10 +109,10 @@ def test_a_change_of_size_that_was_interrupted_is_begun_again():
     old = [_held(rank, 20, world=3, pieces=True) for rank in range(3)]
     new = _held(0, 20, world=2, pieces=True)
     plan = resolve(_ask((new, old[0]), (old[1], old[2])), None)
-    assert {h.world_size for reply in plan.values() for h in reply.holdings} == {3}
+    assert {h.world_size for reply in plan.values() for h in reply.slots} == {3}
     both = _held(1, 20, world=2, pieces=True)
     plan = resolve(_ask((new, old[0]), (both, old[1], old[2])), None)
-    assert [reply.holdings for reply in plan.values()] == [(new,), (both,)]
+    assert [reply.slots for reply in plan.values()] == [(new,), (both,)]
 
 
 def test_pieces_that_lack_a_rank_are_no_state():
@@ -131,7 +131,7 @@ def test_light_slots_add_to_a_whole_one():
         dataclasses.replace(_held(rank, step), ranks=0) for rank in (0, 1) for step in (20, 30)
     ]
     plan = resolve(_ask((lead, *light[:2]), tuple(light[2:])), None)
-    assert {(plan[rank].step, plan[rank].holdings) for rank in (0, 1)} == {(20, (lead,))}
+    assert {(plan[rank].step, plan[rank].slots) for rank in (0, 1)} == {(20, (lead,))}
 
 
 def test_light_slots_alone_are_no_state():
@@ -139,5 +139,5 @@ def test_light_slots_alone_are_no_state():
     light = tuple(dataclasses.replace(_held(rank, 20), ranks=0) for rank in (0, 1))
     with pytest.raises(errors.CheckpointError, match="step 20"):
         resolve(_ask(light[:1], light[1:]), None)
-    stored = Stored(10, "folder", fits=True, world_size=2)
+    stored = StoredStep(10, "folder", fits=True, world_size=2)
     assert _found(_ask(light[:1], light[1:]), stored) == [(10, "storage")] * 2

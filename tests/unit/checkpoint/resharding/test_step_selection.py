@@ -10,15 +10,15 @@ import crc32c
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Holding, ResolveRequest
-from rover_kf.checkpoint.format.manifest import Folder, Manifest
+from rover_kf.api.checkpoints import RestoreStepRequest, SlotInfo
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
 from rover_kf.checkpoint.resharding import step_selection
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 
 
-def _holds(step: int) -> list[ResolveRequest]:
-    slot = Holding("pod-0", "10.0.0.1:7411", 0, 0, 1, step, True, 9, step, 1, False)  # noqa: FBT003 - a record
-    return [ResolveRequest(5, 0, 1, (slot,) if step else ())]
+def _holds(step: int) -> list[RestoreStepRequest]:
+    slot = SlotInfo("pod-0", "10.0.0.1:7411", 0, 0, 1, step, True, 9, step, 1, False)  # noqa: FBT003 - a record
+    return [RestoreStepRequest(5, 0, 1, (slot,) if step else ())]
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_storage_is_asked_where_it_may_be_newer(tmp_path, in_memory, known, asks
     told: list[str] = []
     storage, requests = DirectoryStorage(tmp_path / "job"), _holds(in_memory)
     if in_memory:
-        found = step_selection.choose(storage, requests, (), told.append, known)
+        found = step_selection.select_step(storage, requests, (), told.append, known)
         assert (found[0].step, found[0].source) == (in_memory, "memory")
     else:
-        with pytest.raises(errors.StorageFailed):
-            step_selection.choose(storage, requests, (), told.append, known)
+        with pytest.raises(errors.StorageError):
+            step_selection.select_step(storage, requests, (), told.append, known)
     assert bool(told) == asks
 
 
@@ -58,10 +58,10 @@ class Failing(DirectoryStorage):
     def _written(self, step: int):
         return self.write_rank(self.folder(step, 1), 0, iter([memoryview(b"state")]), 5)
 
-    def verify(self, folder: Folder) -> Manifest:
+    def verify(self, folder: CheckpointFolder) -> Manifest:
         if folder.step == 20 and self.failures:
             self.failures -= 1
-            raise errors.StorageFailed("rank-00000.safetensors cannot be read: EIO")
+            raise errors.StorageError("rank-00000.safetensors cannot be read: EIO")
         return super().verify(folder)
 
 
@@ -69,7 +69,7 @@ def test_a_read_that_fails_is_no_damage(tmp_path):
     """It is tried again, and the newest checkpoint is taken; each failure is told."""
     told, pauses = [], []
     storage = Failing(tmp_path / "job", len(step_selection.PAUSES))
-    found = step_selection.choose(storage, _holds(0), (), told.append, pause=pauses.append)
+    found = step_selection.select_step(storage, _holds(0), (), told.append, pause=pauses.append)
     assert (found[0].step, found[0].source) == (20, "storage")
     assert tuple(pauses) == step_selection.PAUSES
     assert len(told) == len(pauses)
@@ -81,26 +81,26 @@ def test_what_cannot_be_read_is_not_left_behind(tmp_path, in_memory):
     """Nothing older is taken, of which retention would in the end remove the newer one; the error
     says how to do without it. That done, the older one is."""
     storage = Failing(tmp_path / "job", 99)
-    with pytest.raises(errors.StorageFailed, match="cannot be read: EIO") as refused:
-        step_selection.choose(storage, _holds(in_memory), (), print, pause=lambda _: None)
+    with pytest.raises(errors.StorageError, match="cannot be read: EIO") as refused:
+        step_selection.select_step(storage, _holds(in_memory), (), print, pause=lambda _: None)
     way_out = f"rover-kf checkpoint rm {tmp_path / 'job'} step-000000000020-1 --force"
     assert way_out in str(refused.value)
     storage.remove(storage.folder(20, 1))
-    assert step_selection.choose(storage, _holds(in_memory), (), print)[0].step == 10
+    assert step_selection.select_step(storage, _holds(in_memory), (), print)[0].step == 10
 
 
 def test_memory_that_is_as_new_goes_before_what_cannot_be_read(tmp_path):
     """It is not even asked for."""
     storage = Failing(tmp_path / "job", 99)
-    found = step_selection.choose(storage, _holds(20), (), print)
+    found = step_selection.select_step(storage, _holds(20), (), print)
     assert (found[0].step, found[0].source) == (20, "memory")
 
 
 def test_a_round_that_is_over_does_not_try_again(tmp_path):
     """Nobody waits for it any more."""
     storage = Failing(tmp_path / "job", 99)
-    with pytest.raises(errors.StorageFailed):
-        step_selection.choose(storage, _holds(0), (), print, pause=lambda _: True)
+    with pytest.raises(errors.StorageError):
+        step_selection.select_step(storage, _holds(0), (), print, pause=lambda _: True)
     assert storage.failures == 98
 
 
@@ -109,7 +109,7 @@ def test_a_step_0_that_is_there_is_restored(tmp_path):
     storage = DirectoryStorage(tmp_path / "job")
     file = storage.write_rank(storage.folder(0, 1), 0, iter([memoryview(b"state")]), 5)
     storage.write_manifest(Manifest(0, 1, 1, replicated=True, files=(file,)))
-    found = step_selection.choose(storage, _holds(0), (), print, 0)
+    found = step_selection.select_step(storage, _holds(0), (), print, 0)
     assert (found[0].step, found[0].source) == (0, "storage")
 
 
@@ -119,6 +119,6 @@ def test_damage_costs_a_step_at_once(tmp_path):
     storage = Failing(tmp_path / "job", 0)
     path = pathlib.Path(storage.folder(20, 1).location) / "rank-00000.safetensors"
     path.write_bytes(b"stAte")
-    found = step_selection.choose(storage, _holds(0), (), told.append, pause=pytest.fail)
+    found = step_selection.select_step(storage, _holds(0), (), told.append, pause=pytest.fail)
     assert found[0].step == 10
     assert f"CRC-32C {crc32c.crc32c(b'stAte'):08x}" in told[0]

@@ -58,7 +58,7 @@ Generic {{ secret: 0123 }}"""
 )
 def test_a_refusal_says_what_to_do_and_hides_the_request(text, answer, advice):
     """The store's code and sentence, or the status, or that there was no answer."""
-    found = bucket_errors.describe(RuntimeError(text))
+    found = bucket_errors.explain_store_error(RuntimeError(text))
     said, todo = found.split("; ", 1)
     assert answer in said
     assert advice in todo

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from rover_kf.checkpoint.format import chunks
 from rover_kf.checkpoint.storage.direct_io import BLOCK_BYTES, DirectFile
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 
 _SIZES = st.one_of(
     st.integers(0, 3 * BLOCK_BYTES),
-    st.sampled_from([BLOCK_BYTES, 7 * BLOCK_BYTES, chunks.PIECE_BYTES, chunks.PIECE_BYTES + 1]),
+    st.sampled_from([BLOCK_BYTES, 7 * BLOCK_BYTES, chunks.CHUNK_BYTES, chunks.CHUNK_BYTES + 1]),
 )
 
 
-class Unwilling(Files):
+class Unwilling(Syscalls):
     """Refuses direct writes as devices of larger blocks do, and takes few bytes at a time."""
 
     def __init__(self, refuses_from: int, most: int) -> None:
@@ -48,7 +48,7 @@ def _aligned(content: bytes) -> memoryview:
     return memoryview(mapping)[: len(content)]
 
 
-def _written(files: Files, path: pathlib.Path, given_pieces: list[memoryview]) -> bytes:
+def _written(files: Syscalls, path: pathlib.Path, given_pieces: list[memoryview]) -> bytes:
     path.unlink(missing_ok=True)
     file = DirectFile(files, path)
     try:
@@ -87,15 +87,15 @@ def test_whole_blocks_go_past_the_page_cache(tmp_path):
     files.close(descriptor)
     if not offered:
         pytest.skip(f"the file system of {tmp_path} has no direct writes")
-    content = random.Random(2).randbytes(3 * chunks.PIECE_BYTES + 100)
-    assert _written(files, tmp_path / "file", list(chunks.cut(_aligned(content)))) == content
+    content = random.Random(2).randbytes(3 * chunks.CHUNK_BYTES + 100)
+    assert _written(files, tmp_path / "file", list(chunks.split(_aligned(content)))) == content
     assert (files.direct, files.buffered) == (3, 1)
 
 
 def test_other_refusals_are_not_taken_for_alignment(tmp_path):
     """A full disk stays a full disk."""
 
-    class Full(Files):
+    class Full(Syscalls):
         def write(self, descriptor, data):
             del descriptor, data
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

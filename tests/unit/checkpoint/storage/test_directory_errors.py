@@ -12,10 +12,10 @@ import pytest
 from rover_kf import errors
 from rover_kf.checkpoint.format.manifest import Manifest
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
-from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.checkpoint.storage.syscalls import Syscalls
 
 
-class _Refusing(Files):
+class _Refusing(Syscalls):
     """A file system on which nothing can be made."""
 
     def __init__(self, number: int) -> None:
@@ -39,6 +39,6 @@ class _Refusing(Files):
 def test_a_refusal_says_what_to_do(tmp_path, number, advice):
     """With the reason in the system's words."""
     storage = DirectoryStorage(tmp_path / "demo", _Refusing(number))
-    with pytest.raises(errors.StorageFailed) as refused:
+    with pytest.raises(errors.StorageError) as refused:
         storage.write_manifest(Manifest(5, 1, 1, replicated=True, files=()))
     assert advice in str(refused.value)

@@ -14,9 +14,9 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.checkpoint.format import manifest
-from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage.factory import open_storage
-from rover_kf.checkpoint.storage.retention import Best, Spare
+from rover_kf.checkpoint.storage.retention import KeepBest, RetentionExceptions
 from rover_kf.checkpoint.storage.storage_protocol import Storage
 from tests.support.servers.object_server import object_server, offer
 
@@ -33,7 +33,7 @@ class Place:
     storage: Storage
     files: pathlib.Path
 
-    def file(self, folder: Folder, name: str) -> pathlib.Path:
+    def file(self, folder: CheckpointFolder, name: str) -> pathlib.Path:
         return self.files / folder.name / name
 
 
@@ -84,13 +84,13 @@ def _write(storage: Storage, step: int, generation: int = 1, *, world: int = 2) 
     return Manifest(step, generation, world, replicated=False, files=tuple(files))
 
 
-def _save(storage: Storage, step: int, generation: int = 1) -> Folder:
+def _save(storage: Storage, step: int, generation: int = 1) -> CheckpointFolder:
     return storage.write_manifest(_write(storage, step, generation))
 
 
 def test_nothing_is_there_at_first(place):
     """No folder or prefix yet: empty answers, not errors."""
-    assert place.storage.folders() == place.storage.whole() == ()
+    assert place.storage.folders() == place.storage.complete_folders() == ()
     assert place.storage.collect(1, generation=5) == ()
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_is_named_like_a_checkpoint_is_none(place):
     stray = place.file(place.storage.folder(9, 1), "")
     stray.write_text("somebody's own")
     assert [folder.step for folder in place.storage.folders()] == [1, 2]
-    assert [folder.step for folder in place.storage.whole()] == [1, 2]
+    assert [folder.step for folder in place.storage.complete_folders()] == [1, 2]
     assert place.storage.sizes(place.storage.folder(9, 1)) == {}
     assert [folder.step for folder in place.storage.collect(1, generation=1)] == [1]
     assert stray.exists()
@@ -131,7 +131,7 @@ def test_ranges_are_what_was_asked_for(place):
         found = _read(place.storage.read_range(folder, file, offset, length))
         assert found == content[offset : offset + length]
     for offset, length in [(len(content) - 1, 2), (len(content) + 10, 5), (edge, 2 * edge)]:
-        with pytest.raises(errors.TornSnapshot):
+        with pytest.raises(errors.CorruptSnapshot):
             list(place.storage.read_range(folder, file, offset, length))
 
 
@@ -139,10 +139,10 @@ def test_only_a_manifest_makes_a_checkpoint(place):
     """Files alone are nothing; with the manifest it is whole, and written twice it is the same."""
     content = _write(place.storage, 2)
     (folder,) = place.storage.folders()
-    assert (folder.step, folder.generation, place.storage.whole()) == (2, 1, ())
+    assert (folder.step, folder.generation, place.storage.complete_folders()) == (2, 1, ())
     for _ in range(2):
         assert place.storage.write_manifest(content) == folder
-        assert place.storage.whole() == (folder,)
+        assert place.storage.complete_folders() == (folder,)
         assert place.storage.load(folder) == place.storage.verify(folder) == content
 
 
@@ -155,9 +155,9 @@ def test_a_manifest_needs_its_files_whole(place):
         dataclasses.replace(last, length=last.length + 1),
     ):
         files = (content.files[0], wrong)
-        with pytest.raises(errors.StorageFailed, match=f"{wrong.name} has "):
+        with pytest.raises(errors.StorageError, match=f"{wrong.name} has "):
             place.storage.write_manifest(dataclasses.replace(content, files=files))
-        assert place.storage.whole() == ()
+        assert place.storage.complete_folders() == ()
 
 
 @pytest.mark.parametrize("size", [5000, 20 << 20])
@@ -167,12 +167,12 @@ def test_a_source_that_fails_leaves_no_file(place, size):
 
     def broken() -> Iterator[memoryview]:
         yield from list(_pieces(content, size // 10))[:6]
-        raise errors.TornSnapshot("the slot was overwritten")
+        raise errors.CorruptSnapshot("the slot was overwritten")
 
     path = place.file(folder, "rank-00000.safetensors")
     sources = [broken(), _pieces(content[:-1]), _pieces(content + b"x")]
     for source in sources:
-        with pytest.raises(errors.TornSnapshot):
+        with pytest.raises(errors.CorruptSnapshot):
             place.storage.write_rank(folder, 0, source, size)
         assert not path.parent.exists() or not list(path.parent.iterdir())
     place.storage.write_rank(folder, 0, _pieces(content), size)
@@ -183,7 +183,9 @@ def test_a_checkpoints_files_are_never_replaced(place):
     """A rank that writes a step again once it is committed is refused, and changes nothing."""
     folder = _save(place.storage, 1)
     content = _bytes(3000, seed=9)
-    with pytest.raises(errors.AlreadyStored, match=r"step-000000000001-1 is a checkpoint already"):
+    with pytest.raises(
+        errors.CheckpointExists, match=r"step-000000000001-1 is a checkpoint already"
+    ):
         place.storage.write_rank(folder, 0, _pieces(content), len(content))
     place.storage.verify(folder)
 
@@ -199,7 +201,7 @@ def test_a_file_that_was_reported_is_never_replaced(place):
     for file in (first.files[0], *again):
         path = place.file(folder, file.name)
         assert crc32c.crc32c(path.read_bytes()) == file.checksum
-    assert manifest.is_plain(again[-1].name)
+    assert manifest.is_safe_file_name(again[-1].name)
     newest = dataclasses.replace(first, files=(again[-1], first.files[1]))
     place.storage.write_manifest(newest)
     assert place.storage.verify(folder) == newest
@@ -212,7 +214,7 @@ def test_a_file_that_was_reported_is_never_replaced(place):
 
 
 def test_damage_is_found_and_named(place):
-    """A byte, an end, a file, the manifest: TornSnapshot with the name of what is wrong."""
+    """A byte, an end, a file, the manifest: CorruptSnapshot with the name of what is wrong."""
     folder = _save(place.storage, 1)
     for name in ("rank-00000.safetensors", "rank-00001.safetensors", manifest.NAME):
         path = place.file(folder, name)
@@ -221,12 +223,12 @@ def test_damage_is_found_and_named(place):
         flipped[len(content) // 2] ^= 4
         for wrong in (bytes(flipped), content[:-1], b""):
             path.write_bytes(wrong)
-            with pytest.raises(errors.TornSnapshot, match=name):
+            with pytest.raises(errors.CorruptSnapshot, match=name):
                 place.storage.verify(folder)
         path.write_bytes(content)
         place.storage.verify(folder)
     place.file(folder, "rank-00001.safetensors").unlink()
-    with pytest.raises(errors.TornSnapshot, match=r"rank-00001\.safetensors is missing"):
+    with pytest.raises(errors.CorruptSnapshot, match=r"rank-00001\.safetensors is missing"):
         place.storage.load(folder)
 
 
@@ -241,19 +243,19 @@ def test_retention_keeps_the_newest_good_ones(place):
     assert [(folder.generation, folder.step) for folder in gone] == [(0, 9), (1, 1), (1, 4)]
     left = [(folder.generation, folder.step) for folder in place.storage.folders()]
     assert left == [(1, 2), (1, 3), (2, 5)]
-    assert [folder.step for folder in place.storage.whole()] == [2, 3]
+    assert [folder.step for folder in place.storage.complete_folders()] == [2, 3]
 
 
 def test_retention_spares_the_best_and_every_so_many(place):
     """As manifests tell; decided anew each time, so a new best one takes an old one's place."""
-    spare = Spare(every=10, best=Best("accuracy", highest=True, count=1))
+    spare = RetentionExceptions(every=10, best=KeepBest("accuracy", highest=True, count=1))
     accuracies = {4: 0.5, 10: 0.1, 12: 0.9, 15: 0.9, 16: 0.2, 17: None}
     for step, accuracy in accuracies.items():
         content = _write(place.storage, step)
         metrics = {} if accuracy is None else {"accuracy": accuracy}
         place.storage.write_manifest(dataclasses.replace(content, metrics=metrics))
         place.storage.collect(1, generation=1, spare=spare)
-        left = [folder.step for folder in place.storage.whole()]
+        left = [folder.step for folder in place.storage.complete_folders()]
         best = {4: 4, 10: 4, 12: 12}.get(step, 15)
         assert left == sorted({best, step} | ({10} if step >= 10 else set()))
     place.file(place.storage.folder(15, 1), "rank-00000.safetensors").write_bytes(b"cut")
@@ -265,11 +267,11 @@ def test_retention_removes_nothing_where_another_job_writes(place):
     """Of the same name, as in another namespace: its rounds were counted on from this one's."""
     ours = [_save(place.storage, step, 1) for step in (100, 200)]
     theirs = _save(place.storage, 10, 2)
-    with pytest.raises(errors.StorageFailed, match="another job of this name") as refused:
+    with pytest.raises(errors.StorageError, match="another job of this name") as refused:
         place.storage.collect(1, generation=1)
     assert theirs.location in str(refused.value)
     assert "checkpoint.path" in str(refused.value)
-    assert place.storage.whole() == (*ours, theirs)
+    assert place.storage.complete_folders() == (*ours, theirs)
 
 
 def test_retention_takes_what_was_given_up(place):
@@ -301,14 +303,14 @@ def test_a_name_that_leads_elsewhere_is_refused(place, name):
     content = _write(place.storage, 1)
     strange = dataclasses.replace(content.files[0], name=name)
     named = dataclasses.replace(content, files=(strange, content.files[1]))
-    with pytest.raises(errors.MessageError, match="not the name of a rank's file"):
+    with pytest.raises(errors.ProtocolError, match="not the name of a rank's file"):
         place.storage.write_manifest(named)
-    assert place.storage.whole() == ()
+    assert place.storage.complete_folders() == ()
     folder = place.storage.write_manifest(content)
     path = place.file(folder, manifest.NAME)
     plain = content.files[0].name.encode()
     path.write_bytes(_signed_anew(path.read_bytes().replace(plain, name.encode())))
-    with pytest.raises(errors.TornSnapshot, match="names a file"):
+    with pytest.raises(errors.CorruptSnapshot, match="names a file"):
         place.storage.load(folder)
 
 

@@ -13,12 +13,12 @@ import io
 from rich.console import Console
 
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.client.progress.job_progress import progress_of
-from rover_kf.client.progress.progress_display import Look, Screen
-from rover_kf.client.progress.progress_text import progress_line
+from rover_kf.client.progress.job_progress import make_progress
+from rover_kf.client.progress.progress_display import ProgressDisplay, ProgressFrame
+from rover_kf.client.progress.progress_text import format_progress
 
 JOB = ObservedJob(JobKey("team", "fit"), "uid", "1", {"metadata": {}}, {"worker": 2}, "Running")
-START = progress_of(JOB, (), None)
+START = make_progress(JOB, (), None)
 TOLD = Event("Restored", "rank 0 resumes at step 20 from memory", at=1.0)
 
 
@@ -29,7 +29,7 @@ def _at(step, *events, phase="Running"):
 def test_a_log_gets_lines():
     """Every event, the first look, and the end; not each number between."""
     text = io.StringIO()
-    with Screen(Console(file=text, width=40)) as screen:
+    with ProgressDisplay(Console(file=text, width=40)) as screen:
         screen.show(_at(1))
         screen.show(_at(2, TOLD))
         screen.show(_at(40, phase="Succeeded"))
@@ -43,15 +43,15 @@ def test_a_log_gets_lines():
 
 def test_a_script_that_reports_nothing_does_not_look_hung():
     """Its line says so; of one that reports, steps and samples."""
-    assert ", steps not reported yet," in progress_line(_at(0))
-    assert ", steps not reported," in progress_line(_at(0, phase="Succeeded"))
-    assert ", step 3/40, 0 samples/s," in progress_line(_at(3))
+    assert ", steps not reported yet," in format_progress(_at(0))
+    assert ", steps not reported," in format_progress(_at(0, phase="Succeeded"))
+    assert ", step 3/40, 0 samples/s," in format_progress(_at(3))
 
 
 def test_a_terminal_is_drawn_in_place():
     """The line of the last look is there, and the cursor went back before it."""
     text = io.StringIO()
-    with Screen(Console(file=text, width=100, force_terminal=True)) as screen:
+    with ProgressDisplay(Console(file=text, width=100, force_terminal=True)) as screen:
         screen.show(_at(1))
         screen.show(_at(39, TOLD))
     assert "step 39/40" in text.getvalue()
@@ -60,6 +60,6 @@ def test_a_terminal_is_drawn_in_place():
 
 def test_a_look_reads_as_text_too():
     """Where no HTML is shown there is the line and its events."""
-    shown = str(Look(_at(3), (TOLD,)))
+    shown = str(ProgressFrame(_at(3), (TOLD,)))
     assert shown.splitlines()[0].startswith("fit: Running")
     assert "resumes at step 20" in shown.splitlines()[1]

@@ -14,7 +14,7 @@ import pytest
 from rover_kf import errors
 from rover_kf.client import RoverClient, settings
 from rover_kf.client.scripts import script_files, script_manifest
-from rover_kf.client.scripts.script_manifest import Resources, Training
+from rover_kf.client.scripts.script_manifest import Resources, TrainingSpec
 from rover_kf.cluster.local import local_admission
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
@@ -24,7 +24,7 @@ from rover_kf.injection.settings import InjectionSettings
 def asked(tmp_path):
     script = tmp_path / "fit.py"
     script.write_text("print('trained')")
-    return Training(script, "fit-1", least=1, most=4, arguments=("--steps", "5"))
+    return TrainingSpec(script, "fit-1", min_replicas=1, max_replicas=4, arguments=("--steps", "5"))
 
 
 def _worker(job):
@@ -37,8 +37,8 @@ def _trainer(job):
 
 def test_an_embedded_job_runs_the_script_where_it_is(asked, tmp_path):
     """This machine accepts the job, with the bounds that were asked for."""
-    job = script_manifest.embedded_job(dataclasses.replace(asked, checkpoints="kept", start=2))
-    local_admission.check(job, tmp_path)
+    job = script_manifest.make_embedded_job(dataclasses.replace(asked, checkpoints="kept", start=2))
+    local_admission.validate(job, tmp_path)
     assert _trainer(job)["command"] == ["torchrun", str(asked.script), "--steps", "5"]
     assert _worker(job)["replicas"] == 2
     assert job["spec"]["elasticPolicy"] == {"minReplicas": 1, "maxReplicas": 4}
@@ -63,7 +63,7 @@ def test_checkpoints_go_to_the_folder_that_is_named(asked, tmp_path, monkeypatch
     (tmp_path / "cwd" / "link").symlink_to(tmp_path / "far" / "below")
     monkeypatch.chdir(tmp_path / "cwd")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    job = script_manifest.embedded_job(dataclasses.replace(asked, checkpoints=named))
+    job = script_manifest.make_embedded_job(dataclasses.replace(asked, checkpoints=named))
     path = job["metadata"]["annotations"]["rover-kf.io/checkpoint.path"]
     assert path == str(tmp_path / meant)
 
@@ -71,12 +71,12 @@ def test_checkpoints_go_to_the_folder_that_is_named(asked, tmp_path, monkeypatch
 def test_throughput_decides_only_where_there_is_a_choice(asked):
     """A range is scaled by itself unless it is said otherwise; a number stays."""
     mode = "rover-kf.io/scaling.mode"
-    job = script_manifest.embedded_job(asked)
+    job = script_manifest.make_embedded_job(asked)
     assert job["metadata"]["annotations"][mode] == "auto"
-    fixed = script_manifest.embedded_job(dataclasses.replace(asked, least=2, most=2))
+    fixed = script_manifest.make_embedded_job(dataclasses.replace(asked, least=2, most=2))
     assert mode not in fixed["metadata"]["annotations"]
     told = dataclasses.replace(asked, policy={"scaling.mode": "off"})
-    assert script_manifest.embedded_job(told)["metadata"]["annotations"][mode] == "off"
+    assert script_manifest.make_embedded_job(told)["metadata"]["annotations"][mode] == "off"
 
 
 def test_a_job_of_a_cluster_takes_its_script_along(asked):
@@ -86,17 +86,17 @@ def test_a_job_of_a_cluster_takes_its_script_along(asked):
         image="torch:1",
         namespace="team",
         checkpoints="claim:kept",
-        resources=Resources.of({"cpu": 2, "memory": "4Gi", "nvidia.com/gpu": 1}),
+        resources=Resources.from_mapping({"cpu": 2, "memory": "4Gi", "nvidia.com/gpu": 1}),
         policy={"checkpoint.every": "50"},
     )
-    job = script_manifest.cluster_job(whole)
+    job = script_manifest.make_cluster_job(whole)
     trainer = _trainer(job)
     assert trainer["command"][:2] == ["torchrun", "fit.py"]
     mounts = {mount["name"]: mount["mountPath"] for mount in trainer["volumeMounts"]}
     assert mounts == {"script": "/workspace", "checkpoints": "/checkpoints"}
     limits = {"memory": "4Gi", "nvidia.com/gpu": "1"}
     assert trainer["resources"] == {"requests": {"cpu": "2", **limits}, "limits": limits}
-    kept = script_manifest.script_map(whole, "uid-1")
+    kept = script_manifest.make_script_config_map(whole, "uid-1")
     assert kept["data"] == {"fit.py": "print('trained')"}
     (owner,) = kept["metadata"]["ownerReferences"]
     assert (owner["name"], owner["uid"]) == ("fit-1", "uid-1")
@@ -122,19 +122,21 @@ def test_a_job_of_a_cluster_takes_its_script_along(asked):
 def test_what_a_cluster_cannot_run_is_refused(asked, change, words):
     """The refusal says what is allowed."""
     with pytest.raises(errors.InputError, match=words):
-        script_manifest.cluster_job(dataclasses.replace(asked, **{"image": "torch:1", **change}))
+        script_manifest.make_cluster_job(
+            dataclasses.replace(asked, **{"image": "torch:1", **change})
+        )
 
 
 def test_scripts_that_cannot_go_along_are_refused(asked, tmp_path):
     """One that is not there, and one that no ConfigMap holds."""
     missing = dataclasses.replace(asked, script=tmp_path / "missing.py")
     with pytest.raises(errors.InputError, match=r"missing\.py cannot be read"):
-        script_manifest.script_map(missing)
+        script_manifest.make_script_config_map(missing)
     with pytest.raises(errors.InputError, match=r"missing\.py is no file"):
-        script_manifest.embedded_job(missing)
-    asked.script.write_text("#" * (script_files.MOST_BYTES + 1))
+        script_manifest.make_embedded_job(missing)
+    asked.script.write_text("#" * (script_files.MAX_BYTES + 1))
     with pytest.raises(errors.InputError, match="at most 1000000, which a ConfigMap can hold"):
-        script_manifest.script_map(asked)
+        script_manifest.make_script_config_map(asked)
 
 
 def test_modules_beside_a_script_go_along(asked, tmp_path):
@@ -143,21 +145,25 @@ def test_modules_beside_a_script_go_along(asked, tmp_path):
     (tmp_path / "steps.py").write_text("import fit\nimport numbers_of.it\n")
     (tmp_path / "numbers_of.py").write_text("N = 3\n")
     (tmp_path / "other.py").write_text("")
-    assert set(script_manifest.script_map(asked)["data"]) == {"fit.py", "steps.py", "numbers_of.py"}
-    (tmp_path / "numbers_of.py").write_text("#" * script_files.MOST_BYTES)
+    assert set(script_manifest.make_script_config_map(asked)["data"]) == {
+        "fit.py",
+        "steps.py",
+        "numbers_of.py",
+    }
+    (tmp_path / "numbers_of.py").write_text("#" * script_files.MAX_BYTES)
     with pytest.raises(errors.InputError, match=r"fit\.py with steps\.py, numbers_of\.py has"):
-        script_manifest.script_map(asked)
+        script_manifest.make_script_config_map(asked)
     (tmp_path / "numbers_of").mkdir()
     (tmp_path / "numbers_of" / "__init__.py").write_text("")
     with pytest.raises(errors.InputError, match=r"imports numbers_of, a folder beside it"):
-        script_manifest.script_map(asked)
+        script_manifest.make_script_config_map(asked)
 
 
 def test_a_claim_is_of_a_cluster(asked):
     """Without an image the job is of this machine, where nobody would look for a claim."""
     claimed = dataclasses.replace(asked, checkpoints="claim:kept")
     with pytest.raises(errors.InputError, match=r"'claim:kept', .* allowed here: a folder; .*--im"):
-        script_manifest.embedded_job(claimed)
+        script_manifest.make_embedded_job(claimed)
 
 
 @pytest.mark.parametrize(
@@ -165,26 +171,26 @@ def test_a_claim_is_of_a_cluster(asked):
 )
 def test_bounds_are_read(text, found):
     """One number, or fewest and most."""
-    assert script_manifest.bounds(text) == found
+    assert script_manifest.parse_replicas(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "0", "4:1", "1:2:3", "many", "-1", "1:", "0:2"])
 def test_other_bounds_are_refused(text):
     """With what is allowed."""
     with pytest.raises(errors.InputError, match="allowed: a number such as 4"):
-        script_manifest.bounds(text)
+        script_manifest.parse_replicas(text)
 
 
 def test_words_of_resources_are_known():
     """A word that nobody knows is refused, not dropped."""
     with pytest.raises(errors.InputError, match="has 'mem'; allowed: cpu, gpu, memory"):
-        Resources.of({"mem": "4Gi"})
+        Resources.from_mapping({"mem": "4Gi"})
 
 
 @pytest.mark.parametrize("stem", ["Train", "3d_net", "__main__", "x" * 90, "ünï"])
 def test_names_are_what_kubernetes_takes(stem):
     """Letters, digits and hyphens; short enough for a pod's name to follow; never the same."""
-    first, second = script_manifest.fresh_name(stem), script_manifest.fresh_name(stem)
+    first, second = script_manifest.unique_name(stem), script_manifest.unique_name(stem)
     assert first != second
     assert first.replace("-", "").isalnum()
     assert first.isascii()
@@ -203,7 +209,7 @@ def test_a_function_is_a_script_that_calls_it(tmp_path):
     """The text runs by itself and hands the parameters over as they were."""
     given = {"numbers": [1, 2.5], "who": 'a "b" ü'}
     path = tmp_path / "summed.py"
-    path.write_text(script_files.script_of(summed, given))
+    path.write_text(script_files.render_script(summed, given))
     said = subprocess.check_output([sys.executable, "-S", path], text=True, timeout=60)
     assert json.loads(said) == {"sum": 3.5, "who": given["who"]}
 
@@ -221,14 +227,14 @@ def test_functions_that_cannot_go_along_are_refused():
         (leaning, "leaning uses outside"),
     ):
         with pytest.raises(errors.InputError, match=words):
-            script_files.script_of(given)
+            script_files.render_script(given)
     with pytest.raises(errors.InputError, match="parameters of summed are"):
-        script_files.script_of(summed, {"who": object()})
+        script_files.render_script(summed, {"who": object()})
 
 
 def test_a_client_mixes_nothing_up(tmp_path):
     """A function has parameters, a script arguments; what is refused leaves nothing behind."""
-    with RoverClient(told=settings.read({}, state=tmp_path / "state")) as rover:
+    with RoverClient(config=settings.read({}, state=tmp_path / "state")) as rover:
         with pytest.raises(errors.InputError, match="a script is given arguments"):
             rover.train(tmp_path / "x.py", parameters={})
         with pytest.raises(errors.InputError, match=r"missing\.py is no file"):

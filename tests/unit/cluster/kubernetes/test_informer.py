@@ -13,9 +13,9 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.kubernetes import informer
-from rover_kf.cluster.kubernetes.api import Api
-from rover_kf.cluster.kubernetes.cached_cluster import MirroredCluster
-from rover_kf.cluster.kubernetes.informer import Mirror
+from rover_kf.cluster.kubernetes.api import KubernetesApi
+from rover_kf.cluster.kubernetes.cached_cluster import CachedCluster
+from rover_kf.cluster.kubernetes.informer import Informer
 from tests.support.faults.api_stand_in import failure, serving
 from tests.support.jobs.job_manifests import make_job
 from tests.support.waiting import eventually
@@ -57,13 +57,13 @@ def following(follow):
 
 
 def mirror_of(server, told):
-    return Mirror(
-        Api(server.client()),
+    return Informer(
+        KubernetesApi(server.client()),
         PODS,
         what="pods",
         query={"labelSelector": "a=b"},
-        keep=lambda found: int(found["metadata"]["resourceVersion"]),
-        changed=told.append,
+        transform=lambda found: int(found["metadata"]["resourceVersion"]),
+        on_change=told.append,
     )
 
 
@@ -79,7 +79,7 @@ def test_a_mirror_lists_in_pages_then_watches(server, monkeypatch):
         eventually(lambda: len(told) == 5, what="three listed and two changed")
     assert mirror.synced.is_set()
     assert mirror.get(("team", "a")) == 200
-    assert set(mirror.places()) == {("team", "a"), ("team", "c")}
+    assert set(mirror.keys()) == {("team", "a"), ("team", "c")}
     watched = next(query for _, _, query, _, _ in server.requests if "watch" in query)
     assert watched["resourceVersion"] == "103"
     assert watched["labelSelector"] == "a=b"
@@ -127,9 +127,9 @@ def test_our_own_write_is_read_back_and_told_to_nobody(server):
     mirror = mirror_of(server, told)
     with following(mirror.follow):
         eventually(mirror.synced.is_set, what="the list")
-        mirror.wrote(item("a", 400))
-        mirror.wrote(item("a", 399))
-        mirror.wrote(item("never-seen", 500))
+        mirror.record_write(item("a", 400))
+        mirror.record_write(item("a", 399))
+        mirror.record_write(item("never-seen", 500))
         assert mirror.get(("team", "a")) == 400
         server.watches = [[change("MODIFIED", "a", 400), change("MODIFIED", "a", 401)]]
         eventually(lambda: mirror.get(("team", "a")) == 401, what="somebody else's change")
@@ -155,24 +155,24 @@ def cluster(server, told):
         }
         metadata = {"name": f"digits-worker-{index}", "namespace": "team", "labels": labels}
         server.put(f"{PODS}/digits-worker-{index}", {"metadata": metadata, "status": {}})
-    found = MirroredCluster(server.client(), None, told.append)
+    found = CachedCluster(server.client(), None, told.append)
     stop = threading.Event()
     found.follow(stop)
     eventually(lambda: told and len(found.list_pods(KEY)) == 2, what="the mirrors")
     yield found
     stop.set()
-    eventually(lambda: not found.following(), what="the mirrors' end")
+    eventually(lambda: not found.is_following(), what="the mirrors' end")
 
 
 def test_a_mirror_of_one_namespace_asks_for_no_other(server):
     """Who has rights in one namespace alone reads that one's collections."""
-    found = MirroredCluster(server.client(), None, lambda _: None, namespace="team")
+    found = CachedCluster(server.client(), None, lambda _: None, namespace="team")
     stop = threading.Event()
     found.follow(stop)
     wanted = {PODS, JOBS, TFJOBS}
     eventually(lambda: wanted <= {one[1] for one in server.requests}, what="the mirrors")
     stop.set()
-    eventually(lambda: not found.following(), what="the mirrors' end")
+    eventually(lambda: not found.is_following(), what="the mirrors' end")
     assert {one[1] for one in server.requests} == wanted
 
 
@@ -191,7 +191,7 @@ def test_a_tfjob_is_mirrored_beside_a_pytorchjob_of_its_name(server, told):
         }
         metadata = {"name": name, "namespace": "team", "labels": labels}
         server.put(f"{PODS}/{name}", {"metadata": metadata, "status": {}})
-    found = MirroredCluster(server.client(), None, told.append)
+    found = CachedCluster(server.client(), None, told.append)
     stop = threading.Event()
     found.follow(stop)
     eventually(lambda: set(told) == {KEY, ours}, what="both jobs")
@@ -199,9 +199,9 @@ def test_a_tfjob_is_mirrored_beside_a_pytorchjob_of_its_name(server, told):
     assert [pod.name for pod in found.list_pods(ours)] == ["digits-ps-0"]
     assert [pod.name for pod in found.list_pods(KEY)] == ["digits-worker-0"]
     assert set(found.job_keys()) == {KEY, ours}
-    assert found.jobs() == 2
+    assert found.job_count() == 2
     stop.set()
-    eventually(lambda: not found.following(), what="the mirrors' end")
+    eventually(lambda: not found.is_following(), what="the mirrors' end")
 
 
 def test_a_kind_that_the_api_server_does_not_have_is_looked_for_later(server, monkeypatch):
@@ -240,7 +240,7 @@ def test_jobs_and_pods_are_read_without_requests(cluster, server, told):
     assert cluster.job_keys() == (KEY,)
     assert len(asked(server)) == before
     assert told == [KEY]
-    with pytest.raises(errors.JobNotFound):
+    with pytest.raises(errors.NoSuchJob):
         cluster.get_job(JobKey("team", "other"))
 
 
@@ -271,9 +271,9 @@ def test_what_bounds_a_namespace_is_believed_until_a_size_changes(cluster, serve
     """Many jobs ask within seconds; a job of ours that grows leaves less room."""
     for kind in ("/api/v1/namespaces/team/resourcequotas", _AUTOSCALERS):
         server.put(kind, {"items": []})
-    first = cluster.surroundings("team")
+    first = cluster.namespace_objects("team")
     before = len(server.requests)
-    assert cluster.surroundings("team") is first
+    assert cluster.namespace_objects("team") is first
     assert not [one for one in server.requests[before:] if "quotas" in one[1]]
     cluster.patch_job(KEY, {"spec": {}})
-    assert cluster.surroundings("team") is not first
+    assert cluster.namespace_objects("team") is not first

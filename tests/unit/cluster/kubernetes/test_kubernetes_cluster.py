@@ -22,7 +22,7 @@ from rover_kf.api.status import ScaleRequest
 from rover_kf.cluster.kubernetes import transport
 from rover_kf.cluster.kubernetes.config import from_environment
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
-from rover_kf.cluster.kubernetes.transport import PodNetwork
+from rover_kf.cluster.kubernetes.transport import PodNetworkTransport
 from tests.support.faults.api_stand_in import failure, serving
 from tests.support.jobs.job_manifests import make_job
 
@@ -80,9 +80,9 @@ def test_a_job_is_created_read_patched_and_deleted(cluster, server):
 
 def test_refusals_become_errors_of_the_tree(cluster):
     """Each refusal is the error that the protocol promises, with the server's own message."""
-    with pytest.raises(errors.JobNotFound, match="digits not found"):
+    with pytest.raises(errors.NoSuchJob, match="digits not found"):
         cluster.get_job(KEY)
-    with pytest.raises(errors.JobNotFound, match="PyTorchJob team/digits"):
+    with pytest.raises(errors.NoSuchJob, match="PyTorchJob team/digits"):
         cluster.patch_job(KEY, {})
     made = cluster.create_job(make_job())
     with pytest.raises(errors.JobExists, match="digits already exists"):
@@ -186,7 +186,7 @@ def test_pods_come_in_replica_order(cluster, server):
     )
     sidecar, trainer = first.containers
     assert (trainer.running, trainer.restarts, trainer.exit_code) == (True, 2, 137)
-    assert (trainer.reason, trainer.last_words) == ("OOMKilled", "last")
+    assert (trainer.reason, trainer.termination_message) == ("OOMKilled", "last")
     assert (sidecar.running, sidecar.exit_code, sidecar.reason) == (False, 1, "CrashLoopBackOff")
     selector = server.requests[-1][2]["labelSelector"]
     assert selector.split(",") == [
@@ -225,8 +225,8 @@ def test_a_pod_is_abandoned_only_if_it_is_that_one(cluster, server):
     server.put(f"{PODS}/digits-worker-0", pod())
     (found,) = cluster.list_pods(KEY)
     assert not found.ready
-    cluster.abandon_pod(KEY, found)
-    cluster.abandon_pod(KEY, found)
+    cluster.force_delete_pod(KEY, found)
+    cluster.force_delete_pod(KEY, found)
     method, path, _, body, _ = server.requests[-2]
     assert (method, path) == ("DELETE", f"{PODS}/digits-worker-0")
     assert body == {"gracePeriodSeconds": 0, "preconditions": {"uid": found.uid}}
@@ -238,7 +238,7 @@ def test_a_tfjobs_pod_has_failed_by_a_signal_before_it_is_deleted(cluster, serve
     server.put(f"{PODS}/digits-worker-0", pod())
     (found,) = cluster.list_pods(KEY)
     server.put(f"{PODS}/digits-worker-0/status", {})
-    cluster.abandon_pod(dataclasses.replace(KEY, kind="TFJob"), found)
+    cluster.force_delete_pod(dataclasses.replace(KEY, kind="TFJob"), found)
     asked = [(method, path, body) for method, path, _, body, _ in server.requests[-2:]]
     (patch, where, marked), (method, path, _) = asked
     assert (patch, where) == ("PATCH", f"{PODS}/digits-worker-0/status")
@@ -258,7 +258,7 @@ def test_silent_nodes_are_those_nobody_hears(cluster, server):
         ready = {"type": "Ready", "status": status, "lastTransitionTime": at}
         server.put(f"/api/v1/nodes/{name}", {"status": {"conditions": [ready]}})
     asked = {"n1", "n2", "n3", "n4"}
-    assert cluster.silent_nodes(asked) == {"n1": 1767225610.0}
+    assert cluster.unreachable_nodes(asked) == {"n1": 1767225610.0}
 
 
 def test_who_may_not_read_nodes_is_told_once(cluster, server, caplog):
@@ -269,7 +269,7 @@ def test_who_may_not_read_nodes_is_told_once(cluster, server, caplog):
     server.hooks.append(lambda _, path: refused if closed and "/nodes" in path else None)
     with caplog.at_level(logging.INFO):
         for _ in range(5):
-            assert cluster.silent_nodes({"n1", "n2"}) == {}
+            assert cluster.unreachable_nodes({"n1", "n2"}) == {}
             assert cluster.node_memory() == ()
         silence, sizes = caplog.messages
         assert "whether nodes are silent: not looked at" in silence
@@ -277,10 +277,10 @@ def test_who_may_not_read_nodes_is_told_once(cluster, server, caplog):
         assert "go when Kubernetes removes them" in silence
         assert "without regard to the size of nodes" in sizes
         closed.clear()
-        cluster.silent_nodes({"n1"})
+        cluster.unreachable_nodes({"n1"})
         assert cluster.node_memory() == ("8Gi",)
         closed.append(True)
-        cluster.silent_nodes({"n1"})
+        cluster.unreachable_nodes({"n1"})
     assert len(caplog.messages) == 3
 
 
@@ -355,7 +355,7 @@ def sidecar(monkeypatch):
 def test_the_pod_network_shows_the_newest_token(sidecar, tmp_path):
     """Each request reads the token file again, since the kubelet renews it."""
     token = tmp_path / "token"
-    network = PodNetwork(token)
+    network = PodNetworkTransport(token)
     pod_there = Pod("digits-worker-0", "u", "worker", 0, "Running", "127.0.0.1")
     for text in ("one\n", "two"):
         token.write_text(text)
@@ -368,7 +368,7 @@ def test_the_pod_network_shows_the_newest_token(sidecar, tmp_path):
 def test_the_pod_network_says_what_is_missing(tmp_path):
     """No token, a pod that does not run, a port that nobody listens on: each is said."""
     token = tmp_path / "token"
-    network = PodNetwork(token)
+    network = PodNetworkTransport(token)
     there = Pod("p", "u", "worker", 0, "Running", "127.255.255.253")  # no test's own
     with pytest.raises(errors.ClusterUnavailable, match="token"):
         network.request(KEY, there, "POST", "/v1/scale", b"3")
@@ -424,5 +424,5 @@ def test_a_pod_without_a_node_says_why(cluster, server):
         item | {"metadata": item["metadata"] | {"uid": "u"}} for item in (waits, chosen, gated)
     ]
     server.hooks.append(lambda *_: (200, {"items": items}))
-    found = [(one.unplaced, one.unplaced_since) for one in cluster.list_pods(KEY)]
+    found = [(one.unschedulable, one.unschedulable_since) for one in cluster.list_pods(KEY)]
     assert found == [("0/3 nodes are available", 60.0), ("", 0.0), ("", 0.0)]

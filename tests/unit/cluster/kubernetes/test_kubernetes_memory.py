@@ -56,7 +56,7 @@ def pod(cluster, server):
 def test_what_a_pod_shows(pod):
     """Its limit, when and by what its container ended though it waits since, and the resize."""
     (trainer,) = pod.containers
-    assert (trainer.reason, trainer.ended_by) == ("CrashLoopBackOff", "OOMKilled")
+    assert (trainer.reason, trainer.termination_reason) == ("CrashLoopBackOff", "OOMKilled")
     assert (trainer.ended_at, trainer.memory_limit) == (30.0, "512Mi")
     assert (pod.resize, pod.resize_since) == ("Deferred", 60.0)
 
@@ -84,7 +84,7 @@ def test_whether_pods_can_be_resized_is_what_the_server_says(cluster, server, ha
     """Its list of resources has the subresource from 1.33 on."""
     listed = [{"name": "pods"}, *([{"name": "pods/resize"}] if has else [])]
     server.hooks.append(lambda *_: (200, {"kind": "APIResourceList", "resources": listed}))
-    assert cluster.resizes_pods() is has
+    assert cluster.supports_pod_resize() is has
     assert server.requests[-1][:2] == ("GET", "/api/v1")
 
 

@@ -20,7 +20,7 @@ from local_jobs import FOREVER, container, job, replica
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.cluster.local import LocalCluster, settings
-from rover_kf.cluster.local.local_cluster import settle
+from rover_kf.cluster.local.local_cluster import clean_orphans
 from rover_kf.cluster.local.store import Store
 from tests.support.waiting import eventually
 
@@ -299,7 +299,7 @@ def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(cluster):
     pids = eventually(lambda: cluster.processes(key, pod.name, "pytorch"))
     cluster.delete_job(key)
     eventually(lambda: not any(alive(pid) for pid in pids), within=WAIT)
-    with pytest.raises(errors.JobNotFound):
+    with pytest.raises(errors.NoSuchJob):
         eventually(lambda: cluster.get_job(key) is None, within=WAIT)
 
 
@@ -322,7 +322,7 @@ def test_leaving_the_cluster_ends_everything(state):
         with pytest.raises(errors.JobExists):
             again.create_job(job("left", worker=worker))
         again.delete_job(key)
-        with pytest.raises(errors.JobNotFound):
+        with pytest.raises(errors.NoSuchJob):
             again.get_job(key)
 
 
@@ -379,15 +379,15 @@ def test_a_job_that_its_process_removes_meanwhile_is_nothing_to_settle(state):
     """Between the list of jobs and the look at one, which nobody runs any more by then."""
 
     class Late(Store):
-        def own(self, key):
-            found = super().own(key)
+        def acquire_owner(self, key):
+            found = super().acquire_owner(key)
             self.remove(key)
             return found
 
     with LocalCluster(state) as cluster:
         cluster.create_job(job("left", worker=replica("exit 0")))
     late = Late(state)
-    settle(late)
+    clean_orphans(late)
     assert late.jobs() == ()
 
 

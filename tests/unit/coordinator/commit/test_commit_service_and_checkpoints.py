@@ -16,28 +16,28 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from rover_kf.api import codec, names
 from rover_kf.api.checkpoints import (
-    Durable,
-    GivenUp,
-    Holding,
-    Named,
-    NamedRequest,
-    ResolveReply,
-    ResolveRequest,
-    Sealed,
+    PersistAborted,
+    PersistOrder,
+    PersistOrderRequest,
+    RankPersisted,
+    RestoreStepReply,
+    RestoreStepRequest,
+    SlotInfo,
+    SlotSealed,
     WaitRequest,
 )
 from rover_kf.api.replication import ReplicateOrder, ReplicateRequest
-from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint.format.manifest import Folder, Manifest, folder_name
+from rover_kf.api.status import Ack
+from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, folder_name
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.storage_protocol import Storage
-from rover_kf.coordinator.commit.commit_service import RESOLVE, Commits
+from rover_kf.coordinator.commit.commit_service import RESOLVE_TIMEOUT, CommitService
 from rover_kf.coordinator.restore import plan_store
-from rover_kf.coordinator.restore.barrier import Patience
-from rover_kf.sidecar.event_log import LONGEST_MESSAGE
-from rover_kf.sidecar.http.app import application
-from rover_kf.sidecar.http.peer_client import SidecarPeers
+from rover_kf.coordinator.restore.barrier import BarrierTimeout
+from rover_kf.sidecar.event_log import MAX_MESSAGE_LENGTH
+from rover_kf.sidecar.http.app import make_application
+from rover_kf.sidecar.http.peer_client import HttpPeerClient
 from rover_kf.sidecar.settings import SidecarSettings
 from tests.support.pods import checkpoint_pod
 from tests.support.waiting import eventually
@@ -52,17 +52,19 @@ class Coordinator:
     """Commits behind its routes."""
 
     def __init__(
-        self, home: pathlib.Path, *, resolve: Patience = RESOLVE, **changes: object
+        self, home: pathlib.Path, *, resolve: BarrierTimeout = RESOLVE_TIMEOUT, **changes: object
     ) -> None:
         self.story = checkpoint_pod.Told()
         settings = checkpoint_pod.settings_of(home, **changes)
-        peers, stored = SidecarPeers(settings), _stored(settings)
-        self.commits = Commits(settings, self.story, peers, storage=stored, resolve=resolve)
+        peers, stored = HttpPeerClient(settings), _stored(settings)
+        self.commits = CommitService(
+            settings, self.story, peers, storage=stored, resolve_timeout=resolve
+        )
         self.root = home / "pvc" / "demo"
         self._client: TestClient | None = None
 
     async def __aenter__(self):
-        self._client = TestClient(TestServer(application(self.commits.routes(), None)))
+        self._client = TestClient(TestServer(make_application(self.commits.routes(), None)))
         await self._client.start_server()
         return self
 
@@ -72,30 +74,32 @@ class Coordinator:
     def post(self, path: str, message: object):
         return self._client.post(path, data=codec.dumps(message))
 
-    async def ask(self, path: str, message: object, reply: type = Acknowledged) -> object:
+    async def ask(self, path: str, message: object, reply: type = Ack) -> object:
         async with self.post(path, message) as response:
             data = await response.read()
             return codec.loads(reply, data) if response.status == 200 else json.loads(data)
 
-    async def resolve(self, rank: int, *held: Holding, round_: int = 1, world: int = 2) -> object:
+    async def resolve(self, rank: int, *held: SlotInfo, round_: int = 1, world: int = 2) -> object:
         return await self.ask(
-            names.PATH_COMMIT_RESOLVE, ResolveRequest(round_, rank, world, held), ResolveReply
+            names.PATH_COMMIT_RESOLVE,
+            RestoreStepRequest(round_, rank, world, held),
+            RestoreStepReply,
         )
 
     async def asked(self, *ranks: int) -> None:
         """Wait until these ranks' questions are there."""
-        known = lambda: set(self.commits._common._asked) == set(ranks)  # noqa: E731 - one condition
+        known = lambda: set(self.commits._barrier._requests) == set(ranks)  # noqa: E731 - one condition
         await asyncio.to_thread(eventually, known, what=f"questions of ranks {ranks}")
 
     def durable(
         self, step: int, *, round_: int = 1, content: bytes = b"state", world: int = 1
-    ) -> Durable:
+    ) -> RankPersisted:
         """Write rank 0's file, of a world's only rank if nothing else is said, as its sidecar
         does."""
         folder = self.root / folder_name(step, round_)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rank-00000.safetensors").write_bytes(content)
-        return Durable(
+        return RankPersisted(
             pod="demo-worker-0", rank=0, world_size=world, round=round_, step=step, replicated=True,
             file="rank-00000.safetensors", file_bytes=len(content),
             checksum=crc32c.crc32c(content),
@@ -110,14 +114,14 @@ class Slow(DirectoryStorage):
         self.begun, self.done = threading.Event(), threading.Event()
         self.reads = 0
 
-    def verify(self, folder: Folder) -> Manifest:
+    def verify(self, folder: CheckpointFolder) -> Manifest:
         self.reads += 1
         self.begun.set()
         assert self.done.wait(30)
         return super().verify(folder)
 
 
-HELD = Holding("p", "10.0.0.1:7411", 0, 0, 2, 20, replicated=True, snapshot_bytes=1, checksum=1)
+HELD = SlotInfo("p", "10.0.0.1:7411", 0, 0, 2, 20, replicated=True, snapshot_bytes=1, checksum=1)
 
 
 def test_all_ranks_get_one_answer(tmp_path):
@@ -156,15 +160,15 @@ def test_a_large_world_that_is_cut_another_way_costs_no_square_of_its_ranks(tmp_
                 asyncio.create_task(coordinator.resolve(rank, slots[rank], world=world))
                 for rank in range(1, world)
             ]
-            asked = ResolveRequest(1, 0, world, (slots[0], slots[-1]))
+            asked = RestoreStepRequest(1, 0, world, (slots[0], slots[-1]))
             async with coordinator.post(names.PATH_COMMIT_RESOLVE, asked) as response:
                 sent = int(response.headers["Content-Length"])
-                answers = [codec.loads(ResolveReply, await response.read())]
+                answers = [codec.loads(RestoreStepReply, await response.read())]
             answers += await asyncio.gather(*others)
         for rank, answer in enumerate(answers):
-            assert answer.holdings == (slots[rank], *slots[:rank], *slots[rank + 1 :])
+            assert answer.slots == (slots[rank], *slots[:rank], *slots[rank + 1 :])
         assert sent < 1 << 13
-        assert (tmp_path / names.RUN_DIR / plan_store.NAME).stat().st_size < 1 << 18
+        assert (tmp_path / names.RUN_DIR / plan_store.PLAN_FILE).stat().st_size < 1 << 18
         async with Coordinator(tmp_path) as another:
             await another.commits.first_generation()
             for rank in (0, 7, world - 1):
@@ -177,7 +181,7 @@ def test_a_rank_that_never_asks_is_named(tmp_path):
     """After the limit the others get an error that says which ranks did not call restore."""
 
     async def scene() -> None:
-        async with Coordinator(tmp_path, resolve=Patience(0.5, 0.2)) as coordinator:
+        async with Coordinator(tmp_path, resolve=BarrierTimeout(0.5, 0.2)) as coordinator:
             refused = await coordinator.resolve(0, world=3)
             assert refused["error"] == "CheckpointError"
             assert "ranks [1, 2] of round 1" in refused["message"]
@@ -190,7 +194,7 @@ def test_a_rank_that_is_long_in_coming_is_waited_for_and_told(tmp_path):
 
     async def scene() -> None:
         async with Coordinator(
-            tmp_path, resolve=dataclasses.replace(RESOLVE, warned_after=0.1)
+            tmp_path, resolve=dataclasses.replace(RESOLVE_TIMEOUT, warn_after=0.1)
         ) as coordinator:
             waiting = asyncio.create_task(coordinator.resolve(0, HELD))
             told = lambda: coordinator.story.lines  # noqa: E731 - one condition
@@ -208,16 +212,16 @@ def test_a_checkpoint_may_take_longer_to_read_than_ranks_wait_for_each_other(tmp
     storage = Slow(tmp_path / "pvc" / "demo")
 
     async def scene() -> None:
-        changes = {"checkpoint_path": str(tmp_path / "pvc"), "resolve": Patience(0.2, 0.1)}
+        changes = {"checkpoint_path": str(tmp_path / "pvc"), "resolve": BarrierTimeout(0.2, 0.1)}
         async with Coordinator(tmp_path, **changes) as coordinator:
             await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(5))
             coordinator.commits._storage = storage
-            ask = coordinator.commits._common.ask
-            asked = [ask(ResolveRequest(2, rank, 3, ())) for rank in range(3)]
+            ask = coordinator.commits._barrier.ask
+            asked = [ask(RestoreStepRequest(2, rank, 3, ())) for rank in range(3)]
             *waiting, last = map(asyncio.create_task, asked)
             await asyncio.to_thread(storage.begun.wait)
             last.cancel()
-            waiting.append(asyncio.create_task(ask(ResolveRequest(2, 2, 3, ()))))
+            waiting.append(asyncio.create_task(ask(RestoreStepRequest(2, 2, 3, ()))))
             await asyncio.wait(waiting, timeout=0.5)
             storage.done.set()
             assert {(await answer).step for answer in waiting} == {5}
@@ -271,7 +275,7 @@ def test_a_durable_report_is_committed_and_told(tmp_path):
             assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, report)).done
             assert (await waiting).done
             storage = DirectoryStorage(coordinator.root)
-            assert storage.verify(storage.whole()[0]).step == 5
+            assert storage.verify(storage.complete_folders()[0]).step == 5
             assert coordinator.commits.durable_step == 5
             assert [line[0] for line in coordinator.story.lines] == [names.EVENT_DURABLE]
             again = await coordinator.ask(names.PATH_COMMIT_DURABLE, report)
@@ -286,17 +290,17 @@ def test_a_durable_report_is_committed_and_told(tmp_path):
 
 
 def test_a_report_of_a_file_that_is_not_there_is_no_commit(tmp_path):
-    """The coordinator looks for itself: a missing or shorter file is StorageFailed."""
+    """The coordinator looks for itself: a missing or shorter file is StorageError."""
 
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
             report = coordinator.durable(5)
             longer = dataclasses.replace(report, file_bytes=6)
             refused = await coordinator.ask(names.PATH_COMMIT_DURABLE, longer)
-            assert refused["error"] == "StorageFailed"
+            assert refused["error"] == "StorageError"
             gone = dataclasses.replace(report, step=6)
             assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, gone))["error"] == (
-                "StorageFailed"
+                "StorageError"
             )
             assert coordinator.commits.durable_step is None
             assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, report)).done
@@ -308,8 +312,8 @@ def test_what_was_given_up_takes_no_room_once_nobody_writes_it(tmp_path):
     """Rank 1's storage refuses each step, rank 0's files are written. They go when both have come
     to a newer step, and not while rank 0 may still write the older one."""
 
-    def give_up(step: int, pause: float = 5.0) -> GivenUp:
-        return GivenUp("p", 1, 1, step, "No space left", pause, ranks=2)
+    def give_up(step: int, pause: float = 5.0) -> PersistAborted:
+        return PersistAborted("p", 1, 1, step, "No space left", pause, ranks=2)
 
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
@@ -344,12 +348,12 @@ def test_rounds_start_above_everything_on_storage(tmp_path):
     asyncio.run(scene())
     (storage.root / folder_name(8, 6)).mkdir()
     settings = checkpoint_pod.settings_of(tmp_path, checkpoint_path=str(tmp_path / "pvc"))
-    successor = Commits(
-        settings, checkpoint_pod.Told(), SidecarPeers(settings), storage=_stored(settings)
+    successor = CommitService(
+        settings, checkpoint_pod.Told(), HttpPeerClient(settings), storage=_stored(settings)
     )
     assert asyncio.run(successor.first_generation()) == 7
     assert successor.durable_step == 5
-    assert storage.folders()[-1] == Folder(6, 8, str(storage.root))
+    assert storage.folders()[-1] == CheckpointFolder(6, 8, str(storage.root))
 
 
 def test_a_stray_file_holds_up_no_job(tmp_path):
@@ -430,7 +434,7 @@ def test_a_replicated_step_in_two_pods_has_its_replica(tmp_path, second, done):
     async def scene() -> None:
         async with Coordinator(tmp_path) as coordinator:
             for rank, pod in enumerate(("first", second)):
-                sealed = Sealed(0, rank, 2, 1, 10, 0, 99, replicated=True, pod=pod)
+                sealed = SlotSealed(0, rank, 2, 1, 10, 0, 99, replicated=True, pod=pod)
                 await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
             waited = WaitRequest(10, "replica", 0.0)
             assert (await coordinator.ask(names.PATH_COMMIT_WAIT, waited)).done is done
@@ -447,14 +451,14 @@ def test_a_step_of_light_slots_beside_whole_ones_has_its_replica(tmp_path, order
         async with Coordinator(tmp_path) as coordinator:
             for rank in order:
                 pod, light = ("first", second)[rank // 2], rank % 2 == 1
-                sealed = Sealed(
+                sealed = SlotSealed(
                     rank % 2, rank, 4, 1, 10, 0, 99, replicated=not light, pod=pod, checksum=1,
                     ranks=0 if light else 2,
                 )  # fmt: skip
                 await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
             waited = WaitRequest(10, "replica", 0.0)
             assert (await coordinator.ask(names.PATH_COMMIT_WAIT, waited)).done is done
-            account = coordinator.commits.seals
+            account = coordinator.commits.sealed_steps
             assert (account.step, account.replicated) == (10, True)
 
     asyncio.run(scene())
@@ -467,11 +471,9 @@ def test_nobody_waits_for_a_replica_where_no_other_pod_trains(tmp_path, replicat
     async def scene() -> None:
         async with Coordinator(tmp_path) as coordinator:
             wanted = WaitRequest(10, "replica", 600.0)
-            waiting = asyncio.create_task(
-                coordinator.ask(names.PATH_COMMIT_WAIT, wanted, Acknowledged)
-            )
+            waiting = asyncio.create_task(coordinator.ask(names.PATH_COMMIT_WAIT, wanted, Ack))
             for rank in range(2):
-                sealed = Sealed(
+                sealed = SlotSealed(
                     rank, rank, 2, 1, 10, 0, 99, replicated=replicated, pod="only", checksum=1
                 )
                 await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
@@ -491,7 +493,7 @@ def test_a_step_of_which_a_slot_was_overwritten_is_not_copied(tmp_path, overwrit
         async with Coordinator(tmp_path) as coordinator:
             for rank in range(4):
                 known = None if overwritten and rank == 3 else 99
-                sealed = Sealed(
+                sealed = SlotSealed(
                     rank % 2, rank, 4, 1, 10, 0, 99, replicated=False, pieces=True,
                     pod=f"demo-worker-{rank // 2}", checksum=known,
                 )  # fmt: skip
@@ -514,35 +516,35 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
             commits, named = coordinator.commits, []
             for step in (10, 20):
                 for rank, seconds in ((0, 0.25), (1, 0.5)):
-                    sealed = Sealed(0, rank, 2, 1, step, 0, 99, replicated, seconds)
+                    sealed = SlotSealed(0, rank, 2, 1, step, 0, 99, replicated, seconds)
                     await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
-                    poll = NamedRequest(0, 0.0)
-                    named.append(await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named))
+                    poll = PersistOrderRequest(0, 0.0)
+                    named.append(await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder))
                     expected = step if replicated or rank else (step - 10 or None)
                     assert commits.sealed_step == expected
-            seals = commits.seals
+            seals = commits.sealed_steps
             assert (seals.saves, seals.seconds, seals.snapshot_bytes) == (2, 1.0, 99)
             assert seals.replicated is replicated
             assert [item.step for item in named] == [None, 10, 10, 10]
             await coordinator.ask(
-                names.PATH_COMMIT_GIVEN_UP, GivenUp("p", 1, 1, 10, "the disk is full")
+                names.PATH_COMMIT_GIVEN_UP, PersistAborted("p", 1, 1, 10, "the disk is full")
             )
-            poll = NamedRequest(1, 0.0)
-            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step is None
+            poll = PersistOrderRequest(1, 0.0)
+            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)).step is None
             # Who only asks is told, and does not hurry; who waits does.
             asked = WaitRequest(20, "durable", 0.0)
             assert not (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done
-            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step is None
+            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)).step is None
             waiting = asyncio.create_task(
                 coordinator.ask(names.PATH_COMMIT_WAIT, WaitRequest(20, "durable", 60.0))
             )
-            poll = NamedRequest(1, 30.0)
-            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step == 20
+            poll = PersistOrderRequest(1, 30.0)
+            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)).step == 20
             # A newer slot has replaced it: who waits does not wait for the pace with the next one.
-            replaced = GivenUp("p", 1, 1, 20, "newer steps replaced it")
+            replaced = PersistAborted("p", 1, 1, 20, "newer steps replaced it")
             await coordinator.ask(names.PATH_COMMIT_GIVEN_UP, replaced)
-            poll = NamedRequest(2, 30.0)
-            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step == 20
+            poll = PersistOrderRequest(2, 30.0)
+            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)).step == 20
             waiting.cancel()
 
     asyncio.run(scene())
@@ -553,19 +555,21 @@ def test_a_restarted_coordinator_names_under_numbers_that_nobody_knows(tmp_path)
 
     async def scene() -> int:
         async with Coordinator(tmp_path, persist_seconds=0.0) as coordinator:
-            sealed = Sealed(0, 0, 1, 1, 10, 0, 99, replicated=True)
+            sealed = SlotSealed(0, 0, 1, 1, 10, 0, 99, replicated=True)
             await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
-            named = await coordinator.ask(names.PATH_COMMIT_NAMED, NamedRequest(0, 0.0), Named)
+            named = await coordinator.ask(
+                names.PATH_COMMIT_NAMED, PersistOrderRequest(0, 0.0), PersistOrder
+            )
             assert named.step == 10
             return named.number
 
     assert asyncio.run(scene()) < asyncio.run(scene())
 
 
-def _saved(rank: int, step: int, round_: int) -> Sealed:
+def _saved(rank: int, step: int, round_: int) -> SlotSealed:
     """What a sidecar of a DDP job of two ranks tells of a save."""
     pod = f"demo-worker-{rank}"
-    return Sealed(0, rank, 2, round_, step, step % 2, 1, replicated=True, pod=pod, checksum=1)
+    return SlotSealed(0, rank, 2, round_, step, step % 2, 1, replicated=True, pod=pod, checksum=1)
 
 
 def test_ranks_that_have_not_saved_a_step_are_named(tmp_path):
@@ -589,7 +593,7 @@ def test_what_to_do_is_told_behind_hundreds_of_ranks(tmp_path):
     async def scene() -> None:
         path = str(tmp_path / "pvc")
         async with Coordinator(
-            tmp_path, resolve=Patience(0.1, 0.05), checkpoint_path=path
+            tmp_path, resolve=BarrierTimeout(0.1, 0.05), checkpoint_path=path
         ) as coordinator:
             sealed = dataclasses.replace(_saved(0, 1, 1), world_size=512)
             await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
@@ -599,7 +603,7 @@ def test_what_to_do_is_told_behind_hundreds_of_ranks(tmp_path):
             assert refused["message"].startswith("ranks [0 to 2, 4 to 511] of round 1 did not ask")
             ((_, message, _),) = coordinator.story.lines
             assert message.endswith("the others wait for 0.1 s in all")
-            assert len(message) < LONGEST_MESSAGE
+            assert len(message) < MAX_MESSAGE_LENGTH
 
     asyncio.run(scene())
 
@@ -623,7 +627,7 @@ def test_ranks_with_other_parameters_are_told_once_a_round(tmp_path):
             for step, is_hopeless in ((2, True), (3, False)):  # the next ones may be alike again
                 waited = WaitRequest(step, "durable", 0.0)
                 reply = await coordinator.ask(names.PATH_COMMIT_WAIT, waited)
-                assert (message in reply.reason, reply.hopeless) == (True, is_hopeless)
+                assert (message in reply.reason, reply.permanent) == (True, is_hopeless)
             assert coordinator.commits.durable_step is None
 
     asyncio.run(scene())
@@ -637,7 +641,7 @@ def test_a_rank_that_never_saves_is_told_once(tmp_path):
             for step in range(1, 5):
                 await coordinator.ask(names.PATH_COMMIT_SEALED, _saved(0, step, 1))
             assert coordinator.story.lines == []
-            coordinator.commits._savers._began -= 10.0
+            coordinator.commits._saving_ranks._began -= 10.0
             for step in range(5, 8):
                 await coordinator.ask(names.PATH_COMMIT_SEALED, _saved(0, step, 1))
             ((reason, message, warning),) = coordinator.story.lines

@@ -6,35 +6,39 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.checkpoints import Sealed
-from rover_kf.coordinator.commit.sealed_steps import Savers
+from rover_kf.api.checkpoints import SlotSealed
+from rover_kf.coordinator.commit.sealed_steps import SavingRanks
 
 
-def _saved(rank: int, step: int, round_: int = 1, world: int = 2) -> Sealed:
-    return Sealed(0, rank, world, round_, step, step % 2, 1, replicated=True)
+def _saved(rank: int, step: int, round_: int = 1, world: int = 2) -> SlotSealed:
+    return SlotSealed(0, rank, world, round_, step, step % 2, 1, replicated=True)
 
 
 def test_a_rank_that_is_late_is_not_idle():
     """It has saved once: the others may be ahead of it by any number of saves."""
-    savers = Savers()
-    assert savers.idle(_saved(1, 10), 0.0) == ()
-    assert [savers.idle(_saved(0, step), float(step)) for step in range(10, 90)] == [()] * 80
+    savers = SavingRanks()
+    assert savers.ranks_not_saving(_saved(1, 10), 0.0) == ()
+    assert [savers.ranks_not_saving(_saved(0, step), float(step)) for step in range(10, 90)] == [
+        ()
+    ] * 80
 
 
 def test_each_round_is_judged_by_itself():
     """What is restored is no save; what is told late of an older round counts for nothing."""
-    savers = Savers()
+    savers = SavingRanks()
     restored = dataclasses.replace(_saved(2, 9, 2, 3), restored=True)
-    assert savers.idle(restored, 0.0) == ()
-    told = [savers.idle(_saved(0, step, 2, 3), 5.0 * step) for step in range(1, 6)]
+    assert savers.ranks_not_saving(restored, 0.0) == ()
+    told = [savers.ranks_not_saving(_saved(0, step, 2, 3), 5.0 * step) for step in range(1, 6)]
     assert told == [(), (), (), (1, 2), ()]
-    assert savers.idle(_saved(1, 1, 1, 3), 30.0) == ()
-    told = [savers.idle(_saved(1, step, 3), 100.0 + 5.0 * step) for step in range(5, 9)]
+    assert savers.ranks_not_saving(_saved(1, 1, 1, 3), 30.0) == ()
+    told = [savers.ranks_not_saving(_saved(1, step, 3), 100.0 + 5.0 * step) for step in range(5, 9)]
     assert told == [(), (), (), (0,)]
 
 
 def test_many_saves_within_seconds_judge_nobody():
     """The other's sidecar may just have been started anew."""
-    savers = Savers()
-    assert [savers.idle(_saved(0, step), 0.1 * step) for step in range(1, 60)] == [()] * 59
-    assert savers.idle(_saved(0, 60), 10.2) == (1,)
+    savers = SavingRanks()
+    assert [savers.ranks_not_saving(_saved(0, step), 0.1 * step) for step in range(1, 60)] == [
+        ()
+    ] * 59
+    assert savers.ranks_not_saving(_saved(0, 60), 10.2) == (1,)

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from rover_kf.api.checkpoints import Durable
-from rover_kf.coordinator.commit.committer import LEAST_BYTES, StorageRate
+from rover_kf.api.checkpoints import RankPersisted
+from rover_kf.coordinator.commit.committer import MIN_BYTES, StorageRate
 
 MIB = 1 << 20
 
 
 def durable(step, seconds, *, rank=0, mebibytes=100):
-    return Durable(
+    return RankPersisted(
         pod="p",
         rank=rank,
         world_size=2,
@@ -32,13 +32,13 @@ def test_the_slowest_pod_of_a_step_counts_and_the_median_of_steps():
     assert rate.value == 0
     for step in range(1, 40):
         for rank, seconds in enumerate((1.0, 2.0)):
-            rate.heard(durable(step, 100.0 if step == 39 else seconds, rank=rank))
+            rate.on_rank_durable(durable(step, 100.0 if step == 39 else seconds, rank=rank))
     assert rate.value == 50 * MIB
 
 
 def test_what_is_small_or_was_there_already_tells_nothing():
     """A file of a few bytes takes as long as storage takes to answer."""
     rate = StorageRate()
-    rate.heard(durable(1, 0.5, mebibytes=LEAST_BYTES // MIB - 1))
-    rate.heard(durable(2, 0.0))
+    rate.on_rank_durable(durable(1, 0.5, mebibytes=MIN_BYTES // MIB - 1))
+    rate.on_rank_durable(durable(2, 0.0))
     assert rate.value == 0

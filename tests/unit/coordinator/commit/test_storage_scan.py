@@ -11,7 +11,7 @@ import time
 from rover_kf.checkpoint.format.manifest import Manifest, folder_name
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.coordinator.commit import storage_scan
-from rover_kf.coordinator.commit.storage_scan import FirstLook
+from rover_kf.coordinator.commit.storage_scan import StorageScan
 
 
 class Hanging(DirectoryStorage):
@@ -27,30 +27,30 @@ class Hanging(DirectoryStorage):
 def test_the_first_round_is_above_all_that_is_there(tmp_path):
     """Committed counts, and so do folders that no manifest ended."""
     storage = DirectoryStorage(tmp_path)
-    assert asyncio.run(storage_scan.look(storage)) == FirstLook(1)
+    assert asyncio.run(storage_scan.scan(storage)) == StorageScan(1)
     file = storage.write_rank(storage.folder(5, 2), 0, [memoryview(b"state")], 5)
     storage.write_manifest(Manifest(5, 2, 1, replicated=True, files=(file,)))
     (tmp_path / folder_name(4, 6)).mkdir()
-    assert asyncio.run(storage_scan.look(storage)) == FirstLook(7, (2, 5))
+    assert asyncio.run(storage_scan.scan(storage)) == StorageScan(7, (2, 5))
 
 
 def test_a_storage_that_hangs_is_not_waited_for(tmp_path):
     """The number is above all rounds that may be there, and what comes late changes nothing."""
 
-    async def scene() -> FirstLook:
-        found = await storage_scan.look(Hanging(tmp_path), seconds=0.2)
+    async def scene() -> StorageScan:
+        found = await storage_scan.scan(Hanging(tmp_path), seconds=0.2)
         Hanging.back.set()
         return found
 
     before = int(time.time())
     found = asyncio.run(scene())
     assert before <= found.generation <= time.time()
-    assert (found.committed, "not answered for 0.2 s" in found.wrong) == (None, True)
+    assert (found.committed, "not answered for 0.2 s" in found.error) == (None, True)
 
 
 def test_a_storage_that_refuses_is_told(tmp_path):
     """The refusal's own words."""
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    found = asyncio.run(storage_scan.look(DirectoryStorage(tmp_path / "loop")))
+    found = asyncio.run(storage_scan.scan(DirectoryStorage(tmp_path / "loop")))
     assert found.generation > 1_000_000_000
-    assert "loop cannot be listed" in found.wrong
+    assert "loop cannot be listed" in found.error

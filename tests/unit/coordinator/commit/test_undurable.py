@@ -8,12 +8,12 @@ import asyncio
 
 import pytest
 
-from rover_kf.api.checkpoints import Durable, Left, Sealed
+from rover_kf.api.checkpoints import PodEnded, RankPersisted, SlotSealed
 from rover_kf.api.membership import Member, Round
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.coordinator.commit.committer import Committer
-from rover_kf.coordinator.commit.sealed_steps import SealAccount
-from rover_kf.coordinator.commit.undurable import Unstorable
+from rover_kf.coordinator.commit.sealed_steps import SealedSteps
+from rover_kf.coordinator.commit.undurable import UndurableState
 from tests.support.pods import checkpoint_pod
 
 
@@ -27,11 +27,11 @@ def committer(tmp_path) -> Committer:
     return made
 
 
-def _seals(*saved: tuple[int, int]) -> SealAccount:
+def _seals(*saved: tuple[int, int]) -> SealedSteps:
     """An account of those ranks' saves of those steps."""
-    account = SealAccount()
+    account = SealedSteps()
     for rank, step in saved:
-        account.take(Sealed(0, rank, 2, 1, step, 0, 1, replicated=True))
+        account.add(SlotSealed(0, rank, 2, 1, step, 0, 1, replicated=True))
     return account
 
 
@@ -39,56 +39,56 @@ MEMBERS = tuple(Member(f"demo-worker-{rank}", "i", rank, 1) for rank in (0, 1))
 ROUND = Round(1, MEMBERS, 2, "host", 1)
 
 
-def _left(rank: int, step: int) -> Left:
-    return Left(f"demo-worker-{rank}", {"0": step} if step else {})
+def _left(rank: int, step: int) -> PodEnded:
+    return PodEnded(f"demo-worker-{rank}", {"0": step} if step else {})
 
 
 def test_what_a_rank_has_not_saved_fails_the_job_after_its_end(committer):
     """Not before, and not until the rank's pod has said that it has no such step."""
-    found = Unstorable(_seals((0, 1), (1, 1), (0, 2)), committer)
-    found.formed(ROUND)
-    found.left(_left(0, 2))
-    assert found.why(2) == ""
-    found.ended()
-    assert found.why(2) == found.verdict == ""
-    found.left(_left(1, 2))  # the news of its save is behind
-    assert found.why(2) == found.verdict == ""
-    found.left(_left(1, 1))
-    assert found.why(1) == found.verdict == ""
-    why = found.why(2)
+    found = UndurableState(_seals((0, 1), (1, 1), (0, 2)), committer)
+    found.on_round_started(ROUND)
+    found.pod_ended(_left(0, 2))
+    assert found.reason(2) == ""
+    found.on_job_ended()
+    assert found.reason(2) == found.verdict == ""
+    found.pod_ended(_left(1, 2))  # the news of its save is behind
+    assert found.reason(2) == found.verdict == ""
+    found.pod_ended(_left(1, 1))
+    assert found.reason(1) == found.verdict == ""
+    why = found.reason(2)
     assert "ranks [1] have not saved it; every rank has to" in why
     assert found.verdict == why
 
 
 def test_what_pods_had_in_another_round_is_not_judged_by(committer):
     """A pod that was told to end, whose successor trains."""
-    found = Unstorable(_seals((0, 2)), committer)
-    found.left(_left(1, 0))
-    found.formed(ROUND)
-    found.ended()
-    assert found.why(2) == found.verdict == ""
+    found = UndurableState(_seals((0, 2)), committer)
+    found.pod_ended(_left(1, 0))
+    found.on_round_started(ROUND)
+    found.on_job_ended()
+    assert found.reason(2) == found.verdict == ""
 
 
 def test_a_coordinator_that_was_not_there_does_not_judge_who_saved(committer):
     """The rank may have told its predecessor, and its pod may be gone: a restart helps."""
-    found = Unstorable(_seals((0, 2)), committer)
-    found.formed(None)
-    found.left(_left(1, 0))
-    found.ended()
-    assert found.why(2) == found.verdict == ""
+    found = UndurableState(_seals((0, 2)), committer)
+    found.on_round_started(None)
+    found.pod_ended(_left(1, 0))
+    found.on_job_ended()
+    assert found.reason(2) == found.verdict == ""
 
 
 def test_states_that_do_not_go_together_fail_the_job_at_its_end(committer):
     """While it trains the next states may be alike again; the newest one decides."""
-    found = Unstorable(_seals(), committer)
+    found = UndurableState(_seals(), committer)
     for rank in (0, 1):
-        told = Durable(
+        told = RankPersisted(
             pod=f"demo-worker-{rank}", rank=rank, world_size=2, round=1, step=5, replicated=True,
-            file=f"rank-{rank:05d}.safetensors", file_bytes=1, checksum=1, common=rank,
+            file=f"rank-{rank:05d}.safetensors", file_bytes=1, checksum=1, replicated_crc=rank,
         )  # fmt: skip
         asyncio.run(committer.take(told))
-    assert "step 5 does not come to storage" in found.why(5)
-    assert found.why(6) == found.verdict == ""
-    found.ended()
-    assert found.why(6) == found.verdict == ""
-    assert found.why(5) == found.verdict != ""
+    assert "step 5 does not come to storage" in found.reason(5)
+    assert found.reason(6) == found.verdict == ""
+    found.on_job_ended()
+    assert found.reason(6) == found.verdict == ""
+    assert found.reason(5) == found.verdict != ""

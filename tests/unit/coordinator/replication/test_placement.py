@@ -7,41 +7,41 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.checkpoints import Holding
+from rover_kf.api.checkpoints import SlotInfo
 from rover_kf.api.replication import ReplicateOrder
 from rover_kf.coordinator.replication.placement import (
-    KEEPER_PACE,
-    PATIENCE_SECONDS,
-    Ring,
-    partners,
+    COPY_TIMEOUT_SECONDS,
+    MIN_KEEPER_RATE,
+    ReplicaPlacement,
+    choose_partners,
 )
 
 
-def _held(rank: int, *, pod: str = "", node: str = "") -> Holding:
-    return Holding(
+def _held(rank: int, *, pod: str = "", node: str = "") -> SlotInfo:
+    return SlotInfo(
         pod or f"pod-{rank}", "10.0.0.1:7411", 0, rank, 9, 7, replicated=False,
         snapshot_bytes=1, checksum=1, pieces=True, node=node,
     )  # fmt: skip
 
 
-def _ring(count: int) -> Ring:
-    ring = Ring()
-    ring.sealed((1, 10), [_held(rank) for rank in range(count)])
+def _ring(count: int) -> ReplicaPlacement:
+    ring = ReplicaPlacement()
+    ring.on_sealed((1, 10), [_held(rank) for rank in range(count)])
     return ring
 
 
 def test_each_pod_keeps_the_next_ones_slots():
     """All ranks of it; the last pod keeps the first one's. A single pod keeps nothing."""
     holdings = [_held(0, pod="a"), _held(1, pod="a"), _held(2, pod="b"), _held(3, pod="c")]
-    assert partners(holdings) == {"a": "b", "b": "c", "c": "a"}
-    assert partners(holdings[:2]) == {}
+    assert choose_partners(holdings) == {"a": "b", "b": "c", "c": "a"}
+    assert choose_partners(holdings[:2]) == {}
 
 
 @given(st.lists(st.sampled_from(["n1", "n2", "n3", ""]), min_size=2, max_size=9))
 @settings(deadline=None)
 def test_a_partner_is_on_another_node_where_there_is_one(nodes):
     """Every pod has a partner that is not itself, and another node's if it has the choice."""
-    found = partners([_held(rank, node=node) for rank, node in enumerate(nodes)])
+    found = choose_partners([_held(rank, node=node) for rank, node in enumerate(nodes)])
     for rank, node in enumerate(nodes):
         partner = int(found[f"pod-{rank}"].removeprefix("pod-"))
         assert partner != rank
@@ -53,7 +53,7 @@ def test_a_partner_is_on_another_node_where_there_is_one(nodes):
 @settings(deadline=None)
 def test_every_pod_is_kept_by_one_where_nodes_differ(count):
     """A ring: nobody is kept twice and nobody not at all."""
-    found = partners([_held(rank, node=f"n{rank}") for rank in range(count)])
+    found = choose_partners([_held(rank, node=f"n{rank}") for rank in range(count)])
     assert sorted(found.values()) == sorted(found)
 
 
@@ -61,12 +61,12 @@ def test_one_step_at_a_time():
     """The next step is ordered when every pod has the one before."""
     ring = _ring(2)
     assert ring.due(None) == (1, 10)
-    assert [holding.rank for holding in ring.order("pod-0").holdings] == [1]
-    ring.sealed((1, 20), [_held(0), _held(1)])
-    ring.finished("pod-0", ring.number, done=True)
+    assert [holding.rank for holding in ring.order("pod-0").slots] == [1]
+    ring.on_sealed((1, 20), [_held(0), _held(1)])
+    ring.on_finished("pod-0", ring.number, done=True)
     assert ring.order("pod-0") is None
     assert (ring.due(None), ring.replicated) == ((1, 10), None)
-    ring.finished("pod-1", ring.number, done=True)
+    ring.on_finished("pod-1", ring.number, done=True)
     assert ring.replicated == (1, 10)
     assert ring.due(None) == (1, 20)
 
@@ -82,10 +82,10 @@ def test_a_step_that_cannot_be_copied_is_let_go():
     """It is not replicated and not tried for ever; the next one is."""
     ring = _ring(2)
     ring.due(None)
-    ring.finished("pod-0", ring.number, done=False)
-    ring.finished("pod-1", ring.number, done=True)
+    ring.on_finished("pod-0", ring.number, done=False)
+    ring.on_finished("pod-1", ring.number, done=True)
     assert (ring.replicated, ring.due(None)) == (None, None)
-    ring.sealed((1, 20), [_held(0), _held(1)])
+    ring.on_sealed((1, 20), [_held(0), _held(1)])
     assert ring.due(None) == (1, 20)
 
 
@@ -93,22 +93,22 @@ def test_a_late_word_counts_for_nothing():
     """Of an order that is over, or of a round that is over."""
     ring = _ring(2)
     ring.due(None)
-    ring.finished("pod-0", ring.number - 1, done=True)
-    assert len(ring.order("pod-0").holdings) == 1
+    ring.on_finished("pod-0", ring.number - 1, done=True)
+    assert len(ring.order("pod-0").slots) == 1
     ring.restart()
-    ring.finished("pod-0", ring.number, done=True)
-    ring.finished("pod-1", ring.number, done=True)
-    assert (ring.under_way, ring.replicated) == (None, None)
+    ring.on_finished("pod-0", ring.number, done=True)
+    ring.on_finished("pod-1", ring.number, done=True)
+    assert (ring.in_progress, ring.replicated) == (None, None)
 
 
 def test_a_pod_that_is_alone_keeps_nothing_any_more():
     """It is told so once a round, and no step of it counts as copied."""
-    ring = Ring()
-    ring.sealed((1, 10), [_held(rank, pod="a") for rank in range(9)])
+    ring = ReplicaPlacement()
+    ring.on_sealed((1, 10), [_held(rank, pod="a") for rank in range(9)])
     assert ring.due(None) == (1, 10)
     assert ring.order("a") == ReplicateOrder(ring.number)
-    ring.finished("a", ring.number, done=True)
-    ring.sealed((1, 20), [_held(rank, pod="a") for rank in range(9)])
+    ring.on_finished("a", ring.number, done=True)
+    ring.on_sealed((1, 20), [_held(rank, pod="a") for rank in range(9)])
     assert (ring.due(None), ring.replicated) == (None, None)
 
 
@@ -117,15 +117,15 @@ def test_what_was_copied_in_another_round_counts_for_nothing():
     ring = _ring(2)
     ring.due(None)
     for pod in ("pod-0", "pod-1"):
-        ring.finished(pod, ring.number, done=True)
+        ring.on_finished(pod, ring.number, done=True)
     assert ring.replicated == (1, 10)
     ring.restart()
     assert ring.replicated is None
 
 
-def _kept() -> Ring:
-    ring = Ring(keeper="ps")
-    ring.sealed((1, 10), [_held(0)])
+def _kept() -> ReplicaPlacement:
+    ring = ReplicaPlacement(keeper="ps")
+    ring.on_sealed((1, 10), [_held(0)])
     return ring
 
 
@@ -134,12 +134,12 @@ def test_a_keeper_copies_what_a_single_pod_has():
     not ordered."""
     ring = _kept()
     assert ring.due(None) == (1, 10)
-    assert ring.order("ps").holdings == (_held(0),)
+    assert ring.order("ps").slots == (_held(0),)
     assert ring.order("pod-0") is None
-    ring.finished("ps", ring.number, done=True)
-    assert (ring.under_way, ring.replicated) == (None, (1, 10))
-    empty = Ring(keeper="ps")
-    empty.sealed((1, 10), [])
+    ring.on_finished("ps", ring.number, done=True)
+    assert (ring.in_progress, ring.replicated) == (None, (1, 10))
+    empty = ReplicaPlacement(keeper="ps")
+    empty.on_sealed((1, 10), [])
     assert empty.due(None) is None
 
 
@@ -148,12 +148,12 @@ def test_a_keeper_that_begins_anew_is_told_again():
     ring = _kept()
     ring.due(None)
     number = ring.number
-    ring.anew()
+    ring.copy_again()
     ring.due(None)
     assert ring.number == number
-    ring.finished("ps", number, done=True)
+    ring.on_finished("ps", number, done=True)
     assert ring.due(None) is None
-    ring.anew()
+    ring.copy_again()
     assert ring.due(None) == (1, 10)
     assert ring.order("ps").number == number + 1
 
@@ -162,15 +162,15 @@ def test_a_keeper_is_not_waited_for_for_ever():
     """It may be lost: after its time nothing is held up by its order, and a newer step is ordered
     when it asks again; what it tells of the old one counts for nothing."""
     ring = _kept()
-    last = PATIENCE_SECONDS + 1 / KEEPER_PACE
+    last = COPY_TIMEOUT_SECONDS + 1 / MIN_KEEPER_RATE
     assert ring.due(None, now=100.0) == (1, 10)
     assert ring.copying(100.0 + last - 0.001) == (1, 10)
     assert ring.copying(100.0 + last) is None
     number = ring.number
     assert ring.due(None, now=100.0 + last) is None
-    ring.finished("ps", number, done=True)
+    ring.on_finished("ps", number, done=True)
     assert ring.replicated is None
-    ring.sealed((1, 20), [_held(0)])
+    ring.on_sealed((1, 20), [_held(0)])
     assert ring.due(None, now=200.0) == (1, 20)
 
 

@@ -17,8 +17,8 @@ import pytest
 from rover_kf import errors
 from rover_kf.api.membership import Failure
 from rover_kf.elastic.failures import pods, processes
-from rover_kf.elastic.failures.classify import classify, classify_pod, first
-from rover_kf.elastic.failures.evidence import Evidence, TrainingError
+from rover_kf.elastic.failures.classify import classify, classify_pod, root_cause
+from rover_kf.elastic.failures.evidence import ExitEvidence, TrainingError
 from tests.support.failure_cases import OF_PROCESSES, PODS, ways
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously"
@@ -60,33 +60,33 @@ def error(kind: type[BaseException], message: str = "said", line: int = 7) -> Tr
     return TrainingError(kind.__name__, bases, message, f"{frames}{kind.__name__}: {message}")
 
 
-def raised(kind: type[BaseException], message: str = "said") -> Evidence:
-    return Evidence(1, 0, error(kind, message))
+def raised(kind: type[BaseException], message: str = "said") -> ExitEvidence:
+    return ExitEvidence(1, 0, error(kind, message))
 
 
-def wrapped(kind: type[BaseException], cause: BaseException) -> Evidence:
+def wrapped(kind: type[BaseException], cause: BaseException) -> ExitEvidence:
     bases = tuple(base.__name__ for base in type(cause).__mro__[:-1])
     chain = (f"{type(cause).__name__}: {cause}",)
-    return Evidence(1, 0, dataclasses.replace(error(kind), causes=bases, chain=chain))
+    return ExitEvidence(1, 0, dataclasses.replace(error(kind), causes=bases, chain=chain))
 
 
 @pytest.mark.parametrize(
     ("evidence", "kind", "action", "counts"),
     [
-        (Evidence(-signal.SIGKILL), "process_killed", "restart", True),
-        (Evidence(-signal.SIGKILL, tail=(WATCHDOG,)), "process_killed", "restart", True),
-        (Evidence(-signal.SIGKILL, 1), "out_of_memory", "raise_memory", True),
-        (Evidence(-signal.SIGSEGV, 1), "crashed", "restart", True),
-        (Evidence(-34), "process_killed", "restart", True),
-        (Evidence(1), "exited", "restart", True),
-        (Evidence(137), "exited", "restart", True),
-        (Evidence(2, tail=("usage: train.py [-h]",)), "exited", "restart", True),
+        (ExitEvidence(-signal.SIGKILL), "process_killed", "restart", True),
+        (ExitEvidence(-signal.SIGKILL, tail=(WATCHDOG,)), "process_killed", "restart", True),
+        (ExitEvidence(-signal.SIGKILL, 1), "out_of_memory", "raise_memory", True),
+        (ExitEvidence(-signal.SIGSEGV, 1), "crashed", "restart", True),
+        (ExitEvidence(-34), "process_killed", "restart", True),
+        (ExitEvidence(1), "exited", "restart", True),
+        (ExitEvidence(137), "exited", "restart", True),
+        (ExitEvidence(2, tail=("usage: train.py [-h]",)), "exited", "restart", True),
         (raised(ModuleNotFoundError), "user_error", "fail_job", True),
         (raised(IndentationError), "user_error", "fail_job", True),
         (raised(AssertionError), "error", "restart", True),
         (raised(MemoryError), "out_of_memory", "restart", True),
-        (Evidence(1, 0, tail=(LOADER,)), "data_loader_killed", "restart", True),
-        (Evidence(1, 1, tail=(LOADER,)), "data_loader_killed", "raise_memory", True),
+        (ExitEvidence(1, 0, tail=(LOADER,)), "data_loader_killed", "restart", True),
+        (ExitEvidence(1, 1, tail=(LOADER,)), "data_loader_killed", "raise_memory", True),
         (raised(ValueError, "gloo"), "error", "restart", True),
         (
             raised(RuntimeError, "mat1 and mat2 shapes cannot be multiplied"),
@@ -104,7 +104,7 @@ def wrapped(kind: type[BaseException], cause: BaseException) -> Evidence:
         (wrapped(ValueError, OSError("no answer")), "outside", "restart", True),
         (raised(errors.SidecarUnavailable), "outside", "restart", True),
         (raised(errors.ArenaTooSmall), "user_error", "fail_job", True),
-        (raised(errors.DoesNotFit), "user_error", "fail_job", True),
+        (raised(errors.IncompatibleState), "user_error", "fail_job", True),
         (raised(errors.WrongWorldSize), "wrong_world_size", "other_world", True),
         (raised(errors.CheckpointError), "outside", "restart", True),
         (
@@ -127,11 +127,11 @@ def wrapped(kind: type[BaseException], cause: BaseException) -> Evidence:
             1,
         ),
         (raised(RuntimeError, GPU_FULL), "gpu_out_of_memory", "restart", True),
-        (Evidence(-signal.SIGABRT, tail=(STOPPED,)), "gpu_error", "restart", True),
-        (Evidence(-signal.SIGABRT, tail=(OFF_THE_BUS,)), "gpu_hardware", "replace_node", True),
-        (Evidence(1, tail=(REMAPPER,)), "gpu_hardware", "replace_node", True),
+        (ExitEvidence(-signal.SIGABRT, tail=(STOPPED,)), "gpu_error", "restart", True),
+        (ExitEvidence(-signal.SIGABRT, tail=(OFF_THE_BUS,)), "gpu_hardware", "replace_node", True),
+        (ExitEvidence(1, tail=(REMAPPER,)), "gpu_hardware", "replace_node", True),
         (
-            Evidence(-signal.SIGABRT, tail=(WATCHDOG, ABORTED)),
+            ExitEvidence(-signal.SIGABRT, tail=(WATCHDOG, ABORTED)),
             "collective_timeout",
             "restart",
             True,
@@ -139,14 +139,14 @@ def wrapped(kind: type[BaseException], cause: BaseException) -> Evidence:
         (raised(DistBackendError, REMOTE), "peer_lost", "restart", False),
         (raised(DistBackendError, UNHANDLED), "nccl_error", "restart", True),
         (raised(DistBackendError, "anything else"), "peer_lost", "restart", False),
-        (Evidence(-signal.SIGABRT, tail=(ABORTED, BROKEN)), "peer_lost", "restart", False),
+        (ExitEvidence(-signal.SIGABRT, tail=(ABORTED, BROKEN)), "peer_lost", "restart", False),
         (raised(RuntimeError, SHM), "shared_memory_full", "restart", True),
     ],
 )
 def test_classify(evidence, kind, action, counts):
     """Each kind of evidence has its verdict, and the reason is never empty."""
     verdict = classify(evidence)
-    assert (verdict.kind, verdict.action, verdict.counts) == (kind, action, bool(counts))
+    assert (verdict.kind, verdict.action, verdict.consumes_budget) == (kind, action, bool(counts))
     assert verdict.reason
 
 
@@ -159,7 +159,7 @@ def test_every_row_is_brought_about_or_says_why_not():
         assert {(way.kind, way.variant) for way in declared} <= set(rows)
         for rule in rules:
             done = ways(rule.kind, rule.variant, declared)
-            assert bool(done) != bool(rule.lacks), rule
+            assert bool(done) != bool(rule.needs), rule
             assert done or rule.source, rule
 
 
@@ -167,11 +167,11 @@ def test_every_row_is_reached():
     """No rule of the catalogue is hidden by one before it, as far as its own evidence goes."""
     for rules in (processes.RULES, pods.RULES):
         for rule in rules:
-            assert rule.says, rule.kind
+            assert rule.message, rule.kind
     codes = {code for rule in processes.RULES for code in rule.codes}
     assert {-number for number in range(1, 65)} <= codes
     found = {
-        classify_pod(Evidence(code, container=reason, message=message)).kind
+        classify_pod(ExitEvidence(code, container_reason=reason, message=message)).kind
         for rule in pods.RULES
         for reason in rule.reasons
         for message in ("", OVER)
@@ -192,29 +192,39 @@ def test_lines_of_a_traceback_are_told_whole():
     """Those that only underline are left out, and the first one is not cut in its middle."""
     frame = f'  File "{"x" * 90}.py", line 1, in place\n    load(\n    ~~~~^^\n'
     said = dataclasses.replace(error(RuntimeError), traceback=frame * 9 + "RuntimeError: no")
-    first_line, *_, last_line = classify(Evidence(1, 0, said)).reason.splitlines()
+    first_line, *_, last_line = classify(ExitEvidence(1, 0, said)).reason.splitlines()
     assert first_line in frame.splitlines()[:2]
     assert last_line == "RuntimeError: no"
-    assert "^" not in classify(Evidence(1, 0, said)).reason
+    assert "^" not in classify(ExitEvidence(1, 0, said)).reason
 
 
 def test_same_error_same_place():
     """The signature tells a place in the program; numbers in the message do not matter."""
     sign = [
-        classify(Evidence(1, 0, error(ValueError, message, line))).signature
+        classify(ExitEvidence(1, 0, error(ValueError, message, line))).signature
         for message, line in [("row 17", 7), ("row 18", 7), ("row 17", 8), ("column 17", 7)]
     ]
     assert sign[0] == sign[1]
     assert len(set(sign)) == 3
     assert all(sign)
-    assert classify(Evidence(-signal.SIGKILL)).signature == ""
+    assert classify(ExitEvidence(-signal.SIGKILL)).signature == ""
     assert classify(raised(OSError)).signature == ""
 
 
 def failure(rank: int, *, at: float = 0.0, scope: str = "process", consequence: bool = False):
     pod = f"worker-{rank}"
     return Failure(
-        pod, "i", 1, rank, "error", scope, "restart", 1, "said", consequence=consequence, at=at
+        pod,
+        "i",
+        1,
+        rank,
+        "error",
+        scope,
+        "restart",
+        1,
+        "said",
+        consequence=consequence,
+        observed_at=at,
     )
 
 
@@ -225,39 +235,39 @@ def test_first_is_the_cause():
     for _ in range(20):
         told = [cause, *others]
         random.shuffle(told)
-        assert first(told) is cause
+        assert root_cause(told) is cause
 
 
 def test_first_is_the_earliest():
     """Of causes the earliest; where clocks cannot tell, the one whose damage reaches furthest."""
     early, late = failure(1, at=10.0), failure(0, at=12.0, scope="node")
-    assert first([late, early]) is early
+    assert root_cause([late, early]) is early
     near = failure(3, at=10.9, scope="node")
-    assert first([early, near, late]) is near
+    assert root_cause([early, near, late]) is near
     same = failure(0, at=10.0)
-    assert first([early, same]) is same
+    assert root_cause([early, same]) is same
     lost = [failure(rank, at=5.0 - rank, consequence=True) for rank in (0, 2)]
-    assert first(lost) is lost[1]
+    assert root_cause(lost) is lost[1]
 
 
 @pytest.mark.parametrize(
     ("evidence", "kind", "scope"),
     [
-        (Evidence(137, container="OOMKilled"), "out_of_memory", "container"),
-        (Evidence(137, container="Error"), "process_killed", "container"),
+        (ExitEvidence(137, container_reason="OOMKilled"), "out_of_memory", "container"),
+        (ExitEvidence(137, container_reason="Error"), "process_killed", "container"),
         (
-            Evidence(pod=("Evicted",), message="The node was low on resource: memory."),
+            ExitEvidence(pod_reasons=("Evicted",), message="The node was low on resource: memory."),
             "evicted",
             "node",
         ),
-        (Evidence(pod=("Evicted",), message=OVER), "over_storage_limit", "pod"),
-        (Evidence(pod=("", "PreemptionByScheduler")), "preempted", "pod"),
-        (Evidence(pod=("Terminated", "TerminationByKubelet")), "node_shutdown", "node"),
-        (Evidence(pod=("NodeLost",)), "node_lost", "node"),
-        (Evidence(pod=("", "DeletionByTaintManager")), "node_lost", "node"),
-        (Evidence(pod=("", "EvictionByEvictionAPI")), "drained", "node"),
-        (Evidence(pod=("DeadlineExceeded",)), "deadline_exceeded", "pod"),
-        (Evidence(pod=("UnexpectedAdmissionError",)), "not_admitted", "node"),
+        (ExitEvidence(pod_reasons=("Evicted",), message=OVER), "over_storage_limit", "pod"),
+        (ExitEvidence(pod_reasons=("", "PreemptionByScheduler")), "preempted", "pod"),
+        (ExitEvidence(pod_reasons=("Terminated", "TerminationByKubelet")), "node_shutdown", "node"),
+        (ExitEvidence(pod_reasons=("NodeLost",)), "node_lost", "node"),
+        (ExitEvidence(pod_reasons=("", "DeletionByTaintManager")), "node_lost", "node"),
+        (ExitEvidence(pod_reasons=("", "EvictionByEvictionAPI")), "drained", "node"),
+        (ExitEvidence(pod_reasons=("DeadlineExceeded",)), "deadline_exceeded", "pod"),
+        (ExitEvidence(pod_reasons=("UnexpectedAdmissionError",)), "not_admitted", "node"),
     ],
 )
 def test_pods(evidence, kind, scope):
@@ -269,6 +279,6 @@ def test_pods(evidence, kind, scope):
 
 def test_pods_without_a_reason():
     """A container that just ended with an error is its launcher's to explain."""
-    assert classify_pod(Evidence(1, container="Error")) is None
-    assert classify_pod(Evidence(0, container="Completed")) is None
-    assert classify_pod(Evidence()) is None
+    assert classify_pod(ExitEvidence(1, container_reason="Error")) is None
+    assert classify_pod(ExitEvidence(0, container_reason="Completed")) is None
+    assert classify_pod(ExitEvidence()) is None

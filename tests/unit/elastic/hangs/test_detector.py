@@ -12,9 +12,15 @@ from rover_kf.api.membership import Member, Round
 from rover_kf.api.samples import StepReport, StepSample
 from rover_kf.elastic.hangs import stacks
 from rover_kf.elastic.hangs.detector import HangLimits
-from rover_kf.elastic.hangs.monitor import Collect, Found, HangWatch, Order, Over
+from rover_kf.elastic.hangs.monitor import (
+    HangAction,
+    HangDetected,
+    HangMonitor,
+    HangResolved,
+    RequestStacks,
+)
 
-LIMITS = HangLimits(action="restart", floor=300, pause=1800, factor=10)
+LIMITS = HangLimits(action="restart", min_seconds=300, pause_min_seconds=1800, factor=10)
 PODS = tuple(Member(f"job-worker-{index}", f"i{index}", index, 1) for index in range(2))
 
 WAITING = """Thread 0x00007f01 (most recent call first):
@@ -36,21 +42,21 @@ class World:
 
     def __init__(self, limits: HangLimits = LIMITS) -> None:
         self.now = 1000.0
-        self.watch = HangWatch(limits)
+        self.watch = HangMonitor(limits)
         self.number = 0
         self.form()
 
     def form(self) -> None:
         self.number += 1
-        self.watch.formed(Round(self.number, PODS, 2, "host", 1))
+        self.watch.on_round_started(Round(self.number, PODS, 2, "host", 1))
 
     def say(self, phase: str, *steps: int, ranks=(0, 1), seconds: float = 1.0) -> None:
         samples = tuple(StepSample(step, self.now, seconds) for step in steps)
         for rank in ranks:
             report = StepReport(rank, 2, self.number, samples, phase=phase)
-            self.watch.heard(report)
+            self.watch.on_report(report)
 
-    def wait(self, seconds: int) -> list[Order]:
+    def wait(self, seconds: int) -> list[HangAction]:
         """Let time pass until something is ordered."""
         for _ in range(seconds):
             self.now += 1
@@ -67,7 +73,7 @@ class World:
     def answer(self, *texts: str) -> None:
         for rank, text in enumerate(texts):
             stack = RankStack(rank, "S (sleeping)" if text else "T (stopped)", text)
-            self.watch.stacks(StackReport(PODS[rank].pod, self.number, (stack,)))
+            self.watch.on_stacks(StackReport(PODS[rank].pod, self.number, (stack,)))
 
 
 def test_silence_is_a_hang_after_the_floor():
@@ -75,10 +81,10 @@ def test_silence_is_a_hang_after_the_floor():
     world = World()
     world.train(1, 5)
     assert world.wait(298) == []
-    assert world.wait(2) == [Collect()]
+    assert world.wait(2) == [RequestStacks()]
     world.answer(WAITING, READING)
     (found,) = world.wait(1)
-    assert isinstance(found, Found)
+    assert isinstance(found, HangDetected)
     hang = found.hang
     assert (hang.step, hang.round, hang.restarted, hang.limit) == (5, 1, True, 300)
     assert hang.at == world.now + 5000
@@ -97,7 +103,7 @@ def test_slow_steps_have_longer():
     world = World()
     world.train(1, 20, seconds=60)
     assert world.wait(590) == []
-    assert world.wait(20) == [Collect()]
+    assert world.wait(20) == [RequestStacks()]
 
 
 @pytest.mark.parametrize("phase", [at.EVALUATION, at.CHECKPOINT])
@@ -111,7 +117,7 @@ def test_pauses_have_longer(phase):
     assert world.wait(290) == [], "the step's own time begins when the pause ends"
     world.say(at.TRAINING, 6, seconds=2080)
     world.train(7, 9)
-    assert world.wait(310) == [Collect()]
+    assert world.wait(310) == [RequestStacks()]
 
 
 def test_first_step_has_longer():
@@ -119,7 +125,7 @@ def test_first_step_has_longer():
     world = World()
     world.say(at.START, ranks=(0,))
     assert world.wait(1790) == []
-    assert world.wait(20) == [Collect()]
+    assert world.wait(20) == [RequestStacks()]
 
 
 def test_the_first_step_of_one_is_that_of_all():
@@ -129,26 +135,26 @@ def test_the_first_step_of_one_is_that_of_all():
     assert world.wait(1000) == []
     world.say(at.TRAINING, 1, ranks=(0,))
     assert world.wait(290) == []
-    assert world.wait(20) == [Collect()]
+    assert world.wait(20) == [RequestStacks()]
 
 
 def test_a_pause_that_ended_well_is_no_hang_the_next_time():
     """A script that pauses without a word is restarted once at most for it."""
     world = World()
     world.train(1, 5)
-    assert world.wait(300) == [Collect()]
+    assert world.wait(300) == [RequestStacks()]
     (found,) = world.wait(5)
     assert found.hang.restarted
-    world.watch.broken()
+    world.watch.on_round_ended()
     world.form()
     world.train(3, 5)
-    assert world.wait(300) == [Collect()]
+    assert world.wait(300) == [RequestStacks()]
     (found,) = world.wait(5)
     assert not found.hang.restarted
     assert found.hang.message.endswith("told only: a restart at this step did not help")
     world.say(at.TRAINING, 6, seconds=320)
     (over,) = world.wait(1)
-    assert over == Over(pytest.approx(308, abs=3))
+    assert over == HangResolved(pytest.approx(308, abs=3))
     world.train(7, 10)
     assert world.wait(620) == []
 
@@ -158,14 +164,14 @@ def test_what_a_dead_process_was_at_is_forgotten():
     world = World()
     world.train(1, 5)
     world.say(at.CHECKPOINT, ranks=(1,))
-    world.watch.broken()
+    world.watch.on_round_ended()
     assert world.wait(4000) == []
     world.say(at.CHECKPOINT, ranks=(1,))
     world.form()
     late = StepReport(1, 2, world.number - 1, (), phase=at.CHECKPOINT)
-    world.watch.heard(late)
+    world.watch.on_report(late)
     world.train(6, 8)
-    assert world.wait(310) == [Collect()]
+    assert world.wait(310) == [RequestStacks()]
 
 
 def test_nothing_is_known_of_scripts_that_say_nothing():
@@ -185,7 +191,7 @@ def test_a_stream_that_brings_nothing_is_no_hang():
     assert world.wait(5000) == []
     world.say(at.TRAINING)
     assert world.wait(290) == []
-    assert world.wait(20) == [Collect()]
+    assert world.wait(20) == [RequestStacks()]
 
 
 def test_off_and_report():
@@ -195,7 +201,7 @@ def test_off_and_report():
     assert world.wait(5000) == []
     world = World(HangLimits(action="report"))
     world.train(1, 3)
-    assert world.wait(300) == [Collect()]
+    assert world.wait(300) == [RequestStacks()]
     (found,) = world.wait(5)
     assert not found.hang.restarted
     assert "no launcher sent stacks; told only, as hang.action says" in found.hang.message
@@ -207,25 +213,25 @@ def test_time_that_the_watch_slept_does_not_count():
     world.train(1, 3)
     world.now += 3600
     assert world.wait(290) == []
-    assert world.wait(20) == [Collect()]
+    assert world.wait(20) == [RequestStacks()]
 
 
 def test_who_gave_no_stack_is_late():
     """A stopped process among others that wait; with all alike nobody is blamed."""
     given = {rank: RankStack(rank, "S", WAITING) for rank in range(3)}
-    assert stacks.late({**given, 3: RankStack(3, "T (stopped)", "")}, range(5)) == {3, 4}
-    assert stacks.late(given, range(3)) == frozenset()
+    assert stacks.missing_ranks({**given, 3: RankStack(3, "T (stopped)", "")}, range(5)) == {3, 4}
+    assert stacks.missing_ranks(given, range(3)) == frozenset()
     reading = {rank: RankStack(rank, "S", READING) for rank in range(3)}
-    assert stacks.late(reading, range(3)) == frozenset()
+    assert stacks.missing_ranks(reading, range(3)) == frozenset()
 
 
 def test_many_ranks_stay_bounded():
     """A thousand ranks in forty places: sixteen groups, each rank's text bounded, eight named."""
     texts = [WAITING.replace("35", str(place)) + 40_000 * "x" for place in range(40)]
     every = [RankStack(rank, "S", texts[rank % 40]) for rank in range(1000)]
-    found = stacks.groups(every, {999})
+    found = stacks.group_stacks(every, {999})
     assert found[0].ranks == (999,)
-    assert len(found) == stacks.MOST_GROUPS
+    assert len(found) == stacks.MAX_GROUPS
     assert all(len(group.text) <= stacks.LONGEST_TEXT for group in found)
     pods = {rank: f"pod-{rank}" for rank in range(1000)}
-    assert stacks.ranks_text(range(1000), pods).endswith("7 (pod-7) and 992 more")
+    assert stacks.format_ranks(range(1000), pods).endswith("7 (pod-7) and 992 more")

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 from rover_kf.api import names
-from rover_kf.elastic.rendezvous.effects import Tell
-from rover_kf.elastic.rendezvous.event_text import shortened
-from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
-from rover_kf.elastic.rendezvous.restart_budget import Restarts
+from rover_kf.elastic.rendezvous.effects import EmitEvent
+from rover_kf.elastic.rendezvous.event_text import truncate
+from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
+from rover_kf.elastic.rendezvous.restart_budget import RestartLimiter
 from rover_kf.elastic.rendezvous.world import World
 
 FRAME = '  File "/rover/runtime/rover_kf/trainer/load.py", line 148, in place\n    values = {}\n'
@@ -18,20 +18,22 @@ REASON = f"rank 1 in digits-worker-1: error: {FRAME * 8}{SAID}"
 
 def test_who_failed_and_the_error_are_kept():
     """What is left out of a long traceback is its middle."""
-    said = shortened(REASON)
+    said = truncate(REASON)
     assert len(said) < 310
     assert "\n" not in said
     assert said.startswith("rank 1 in digits-worker-1: error: File ")
     assert said.endswith(" ".join(SAID.split()))
-    assert shortened("rank 0: error:\n  ValueError: no") == "rank 0: error: ValueError: no"
+    assert truncate("rank 0: error:\n  ValueError: no") == "rank 0: error: ValueError: no"
 
 
 def test_a_delayed_restart_says_what_went_wrong():
     """The error itself, not the frames that led to it."""
-    world = World(Limits(nodes=1, min_nodes=1, max_nodes=1, restarts=100, back_off=5.0))
-    restarts = Restarts(world)
+    world = World(
+        RendezvousLimits(nodes=1, min_nodes=1, max_nodes=1, restarts=100, max_backoff=5.0)
+    )
+    restarts = RestartLimiter(world)
     for number in (1, 2):
-        restarts.pay(number, "error", REASON)
-    (told,) = (effect for effect in world.flush() if isinstance(effect, Tell))
+        restarts.consume(number, "error", REASON)
+    (told,) = (effect for effect in world.flush() if isinstance(effect, EmitEvent))
     assert told.reason == names.EVENT_BACK_OFF
     assert told.message.endswith('Missing key(s): "3.weight".')

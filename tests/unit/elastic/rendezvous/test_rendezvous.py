@@ -10,17 +10,28 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.membership import Failure, FinishRequest, JoinReply, JoinRequest, WatchRequest
 from rover_kf.elastic.rendezvous import persisted_state
-from rover_kf.elastic.rendezvous.effects import Answer, Closed, Effect, Formed, Tell
+from rover_kf.elastic.rendezvous.effects import (
+    Effect,
+    EmitEvent,
+    JobClosed,
+    RoundStarted,
+    SendReply,
+)
 from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
-from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 from tests.support.simulated.launchers import SimulatedJob, SimulatedLauncher
 
 
 def make(
     nodes: int, *, min_nodes: int = 1, restarts: int = 3, sizes: tuple[int, ...] = ()
 ) -> SimulatedJob:
-    limits = Limits(
-        nodes=nodes, min_nodes=min_nodes, max_nodes=4, sizes=sizes, restarts=restarts, back_off=0.0
+    limits = RendezvousLimits(
+        nodes=nodes,
+        min_nodes=min_nodes,
+        max_nodes=4,
+        sizes=sizes,
+        restarts=restarts,
+        max_backoff=0.0,
     )
     return SimulatedJob(limits, 4)
 
@@ -48,7 +59,7 @@ def test_a_world_that_lost_a_server_begins_anew():
     for launcher in job.launchers[:3]:
         launcher.start()
         job.send(launcher)
-    job.apply(job.rendezvous.renew("a server is gone", job.now))
+    job.apply(job.rendezvous.restart_round("a server is gone", job.now))
     run(job, 2)
     assert job.rendezvous.world.round_number == 2
     assert len(job.rounds[2].members) == 3
@@ -91,22 +102,22 @@ def test_a_pod_that_cannot_come_is_not_waited_for():
     job.launchers[0].start()
     run(job, 1)
     rendezvous = job.rendezvous
-    assert rendezvous.world.missing == (1, 2)
-    told = rendezvous.absent([2], "train-worker-2: no node", job.now)
-    assert [one.message for one in told if isinstance(one, Tell)] == [
+    assert rendezvous.world.missing_ranks == (1, 2)
+    told = rendezvous.mark_unavailable([2], "train-worker-2: no node", job.now)
+    assert [one.message for one in told if isinstance(one, EmitEvent)] == [
         "not waited for until it comes: train-worker-2: no node"
     ]
-    assert rendezvous.absent([2], "train-worker-2: no node", job.now) == ()
+    assert rendezvous.mark_unavailable([2], "train-worker-2: no node", job.now) == ()
     assert rendezvous.world.round is None
     job.launchers[1].start()
     run(job, 0.2)
     assert [member.node_rank for member in job.rounds[1].members] == [0, 1]
-    assert rendezvous.world.missing == ()
-    assert rendezvous.absent([0, 1, 2], "they train", job.now) == ()
+    assert rendezvous.world.missing_ranks == ()
+    assert rendezvous.mark_unavailable([0, 1, 2], "they train", job.now) == ()
     job.launchers[2].start()
     run(job, 2)
     assert [member.node_rank for member in job.rounds[2].members] == [0, 1, 2]
-    assert rendezvous.steward.failures == 0
+    assert rendezvous.failure_policy.failures == 0
 
 
 def test_newcomer_drains_the_world():
@@ -118,7 +129,7 @@ def test_newcomer_drains_the_world():
     job.launchers[2].start()
     run(job, 2)
     assert [member.node_rank for member in job.rounds[2].members] == [0, 1, 2]
-    assert job.rendezvous.steward.failures == 0
+    assert job.rendezvous.failure_policy.failures == 0
 
 
 def test_a_pod_that_ends_lets_the_world_drain():
@@ -134,8 +145,8 @@ def test_a_pod_that_ends_lets_the_world_drain():
     run(job, 2)
     assert not leaver.alive
     assert [member.node_rank for member in job.rounds[2].members] == [0, 2]
-    assert job.rendezvous.steward.failures == 0
-    assert not any(launcher.broken for launcher in job.launchers)
+    assert job.rendezvous.failure_policy.failures == 0
+    assert not any(launcher.on_round_ended for launcher in job.launchers)
 
 
 def test_all_pods_end_at_once():
@@ -149,7 +160,7 @@ def test_all_pods_end_at_once():
     run(job, 3)
     assert not any(launcher.alive for launcher in job.launchers)
     assert len({launcher.step for launcher in job.launchers[:3]}) == 1
-    assert (list(job.rounds), len(job.rendezvous.world.seats)) == ([1], 0)
+    assert (list(job.rounds), len(job.rendezvous.world.member_index)) == ([1], 0)
 
 
 def test_a_new_coordinator_hears_that_a_pod_ends():
@@ -191,8 +202,8 @@ def test_an_adopted_round_is_told():
     for ticket, member in enumerate(world.members):
         asked = WatchRequest(member.pod, member.incarnation, 1, world=world)
         told += new.watch(asked, ticket, job.now)
-    assert [effect for effect in told if isinstance(effect, Formed)] == [
-        Formed(world, adopted=True)
+    assert [effect for effect in told if isinstance(effect, RoundStarted)] == [
+        RoundStarted(world, adopted=True)
     ]
 
 
@@ -203,17 +214,17 @@ def test_a_job_that_has_ended_well_for_nothing_has_failed():
     job.launchers[0].start()
     run(job, 1)
     rendezvous, member = job.rendezvous, job.launchers[0].member
-    assert rendezvous.condemn("too early", job.now) == ()
+    assert rendezvous.fail_job("too early", job.now) == ()
     rendezvous.finish(FinishRequest(member.pod, member.incarnation, 1), 7, job.now)
-    assert rendezvous.world.closed == Closed(0, "")
-    before = persisted_state.mark(rendezvous)
-    told = rendezvous.condemn("for nothing", job.now)
-    assert Closed(1, "for nothing") in told
-    assert Tell(names.EVENT_JOB_FAILED, "for nothing", warning=True) in told
-    assert persisted_state.mark(rendezvous) != before
+    assert rendezvous.world.closed == JobClosed(0, "")
+    before = persisted_state.fingerprint(rendezvous)
+    told = rendezvous.fail_job("for nothing", job.now)
+    assert JobClosed(1, "for nothing") in told
+    assert EmitEvent(names.EVENT_JOB_FAILED, "for nothing", warning=True) in told
+    assert persisted_state.fingerprint(rendezvous) != before
     again = rendezvous.join(JoinRequest(member, "host", 1, 1), 8, job.now)
-    assert again == (Answer(8, JoinReply("closed", None, 1, "for nothing")),)
-    assert rendezvous.condemn("again", job.now) == ()
+    assert again == (SendReply(8, JoinReply("closed", None, 1, "for nothing")),)
+    assert rendezvous.fail_job("again", job.now) == ()
 
 
 def test_scale_is_bounded():
@@ -242,12 +253,12 @@ def training(nodes: int, *, step: int | None = None, restarts: int = 3) -> Simul
         launcher.start()
         job.send(launcher)
     if step is not None:
-        job.rendezvous.observe(1, step, seconds=0.1, at=job.now, now=job.now)
+        job.rendezvous.observe(1, step, seconds=0.1, ended_at=job.now, now=job.now)
     return job
 
 
 def reasons(effects: tuple[Effect, ...]) -> list[str]:
-    return [effect.reason for effect in effects if isinstance(effect, Tell)]
+    return [effect.reason for effect in effects if isinstance(effect, EmitEvent)]
 
 
 def test_a_cause_that_is_told_of_late():
@@ -256,13 +267,13 @@ def test_a_cause_that_is_told_of_late():
     first, second, third = job.launchers[:3]
     lost = {"counts": False, "consequence": True}
     assert reasons(report(job, first, "peer_lost", "lost", **lost)) == ["TrainingProcessFailed"]
-    assert job.rendezvous.steward.restarts.budget.spent == {}
+    assert job.rendezvous.failure_policy.restart_limiter.budget.spent == {}
     assert reasons(report(job, second, "peer_lost", "lost", **lost)) == []
     effects = report(job, third, "user_error", "ImportError: nowhere", action="fail_job")
     assert reasons(effects) == ["TrainingProcessFailed", "TrainingFailed"]
-    (closed,) = [effect for effect in effects if isinstance(effect, Closed)]
+    (closed,) = [effect for effect in effects if isinstance(effect, JobClosed)]
     assert closed.verdict == f"rank {third.rank} in {third.pod}: user_error: ImportError: nowhere"
-    assert job.rendezvous.steward.failures == 1
+    assert job.rendezvous.failure_policy.failures == 1
 
 
 def test_a_rank_that_ends_early_costs_the_budget():
@@ -272,9 +283,11 @@ def test_a_rank_that_ends_early_costs_the_budget():
     request = FinishRequest(second.pod, second.member.incarnation, 1)
     job.rendezvous.finish(request, 1000, job.now)
     lost = {"counts": False, "consequence": True}
-    told = [one for one in report(job, first, "peer_lost", "lost", **lost) if isinstance(one, Tell)]
+    told = [
+        one for one in report(job, first, "peer_lost", "lost", **lost) if isinstance(one, EmitEvent)
+    ]
     assert told[0].message.startswith(f"{second.pod} (rank 1) ended with 0 while others ")
-    assert job.rendezvous.steward.restarts.budget.spent == {1: "peer_lost"}
+    assert job.rendezvous.failure_policy.restart_limiter.budget.spent == {1: "peer_lost"}
 
 
 def test_a_later_cause_explains_nothing():
@@ -282,7 +295,7 @@ def test_a_later_cause_explains_nothing():
     job = training(2)
     report(job, job.launchers[0], "crashed", "SIGSEGV", at=100.0)
     assert reasons(report(job, job.launchers[1], "error", "confused", at=102.0)) == []
-    assert job.rendezvous.steward.restarts.budget.spent == {1: "crashed"}
+    assert job.rendezvous.failure_policy.restart_limiter.budget.spent == {1: "crashed"}
 
 
 def test_an_import_error_after_steps_is_tried_again():
@@ -293,9 +306,9 @@ def test_an_import_error_after_steps_is_tried_again():
     run(job, 0.05)
     number = job.rendezvous.world.round_number
     assert number == 2
-    job.rendezvous.world.progress.observe(number, 5, seconds=0.1, at=job.now)
+    job.rendezvous.world.progress.observe(number, 5, seconds=0.1, ended_at=job.now)
     effects = report(job, job.launchers[0], "e", "no", **failing)
-    (closed,) = [effect for effect in effects if isinstance(effect, Closed)]
+    (closed,) = [effect for effect in effects if isinstance(effect, JobClosed)]
     assert closed.verdict.startswith("the same error in the same place again")
 
 
@@ -307,10 +320,12 @@ def test_a_world_of_another_size_is_waited_for_while_pods_lack(there, ends):
         launcher.start()
     run(job, 20)
     world = job.rendezvous.world
-    world.progress.ever = False
+    world.progress.any_reported = False
     report(job, job.launchers[0], "wrong_world_size", "a world of 4", action="other_world")
     assert bool(world.closed) == ends
-    assert job.rendezvous.steward.restarts.budget.spent == ({} if ends else {1: "wrong_world_size"})
+    assert job.rendezvous.failure_policy.restart_limiter.budget.spent == (
+        {} if ends else {1: "wrong_world_size"}
+    )
 
 
 def test_a_world_that_has_trained_is_given_time_to_be_its_size_again():
@@ -318,7 +333,7 @@ def test_a_world_that_has_trained_is_given_time_to_be_its_size_again():
     job = training(2, step=5)
     report(job, job.launchers[0], "wrong_world_size", "a world of 3", action="other_world")
     assert job.rendezvous.world.closed is None
-    assert job.rendezvous.steward.restarts.budget.spent == {1: "wrong_world_size"}
+    assert job.rendezvous.failure_policy.restart_limiter.budget.spent == {1: "wrong_world_size"}
 
 
 def test_failures_count_once_a_round():
@@ -333,7 +348,7 @@ def test_failures_count_once_a_round():
         for launcher in job.launchers[:2]:
             assert launcher.last_round == number
             effects = report(job, launcher, "error", "it broke")
-            closed += [effect for effect in effects if isinstance(effect, Closed)]
+            closed += [effect for effect in effects if isinstance(effect, JobClosed)]
         assert bool(closed) == expected
         run(job, 1)
     assert closed[0].exit_code == 1
@@ -351,7 +366,7 @@ def test_finish_is_a_barrier():
         request = FinishRequest(launcher.pod, launcher.member.incarnation, 1)
         effects = job.rendezvous.finish(request, ticket, job.now)
         replies.append(
-            [e.reply.action for e in effects if isinstance(e, Answer) and e.ticket >= 9000]
+            [e.reply.action for e in effects if isinstance(e, SendReply) and e.ticket >= 9000]
         )
     assert replies == [[], ["closed", "closed"]]
 
@@ -374,8 +389,8 @@ def test_a_pod_that_fails_again_and_again_pays_itself():
         launcher.start()
     for _ in range(3):
         fail(job, 1)
-    steward = job.rendezvous.steward
-    assert (len(steward.restarts.budget.spent), job.rendezvous.world.closed) == (2, None)
+    steward = job.rendezvous.failure_policy
+    assert (len(steward.restart_limiter.budget.spent), job.rendezvous.world.closed) == (2, None)
     newest = job.rounds[max(job.rounds)]
     assert [member.node_rank for member in newest.members] == [0, 2]
     run(job, 62)
@@ -384,7 +399,7 @@ def test_a_pod_that_fails_again_and_again_pays_itself():
     fail(job, 1)
     run(job, 100)
     assert [one.node_rank for one in job.rounds[max(job.rounds)].members] == [0, 2]
-    assert len(steward.restarts.budget.spent) == 2
+    assert len(steward.restart_limiter.budget.spent) == 2
 
 
 def test_who_pays_for_failures():
@@ -402,13 +417,16 @@ def test_who_pays_for_failures():
         fail(few, 1)
         fail(apart, 1)
         apart.advance(601)
-    spent = [len(job.rendezvous.steward.restarts.budget.spent) for job in (several, few, apart)]
+    spent = [
+        len(job.rendezvous.failure_policy.restart_limiter.budget.spent)
+        for job in (several, few, apart)
+    ]
     assert spent == [6, 4, 4]
     for _ in range(3):
         fail(several, 1)
     for _ in range(4):
         fail(several, 2)
-    assert len(several.rendezvous.steward.restarts.budget.spent) == 6 + 2 + 4
+    assert len(several.rendezvous.failure_policy.restart_limiter.budget.spent) == 6 + 2 + 4
 
 
 def test_a_pod_that_is_kept_out_helps_when_it_is_needed():

@@ -10,29 +10,29 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.coordinator_state import RendezvousMemory
+from rover_kf.api.coordinator_state import RendezvousState
 from rover_kf.api.faults import failure_kinds
 from rover_kf.elastic.failures import processes
 from rover_kf.elastic.rendezvous import persisted_state
-from rover_kf.elastic.rendezvous.effects import Effect, Tell
-from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
-from rover_kf.elastic.rendezvous.restart_budget import Budget
+from rover_kf.elastic.rendezvous.effects import Effect, EmitEvent
+from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
+from rover_kf.elastic.rendezvous.restart_budget import RestartBudget
 from tests.support.simulated.launchers import SimulatedJob
 
-LIMITS = Limits(nodes=2, min_nodes=2, max_nodes=2, restarts=100, back_off=5.0)
+LIMITS = RendezvousLimits(nodes=2, min_nodes=2, max_nodes=2, restarts=100, max_backoff=5.0)
 
 
 class Noted(SimulatedJob):
     """A job that keeps what was told."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.told: list[Tell] = []
+    def __init__(self, limits: RendezvousLimits) -> None:
+        self.told: list[EmitEvent] = []
         super().__init__(limits, 2)
         for launcher in self.launchers:
             launcher.start()
 
     def apply(self, effects: tuple[Effect, ...]) -> None:
-        self.told += [effect for effect in effects if isinstance(effect, Tell)]
+        self.told += [effect for effect in effects if isinstance(effect, EmitEvent)]
         super().apply(effects)
 
     def run(self, seconds: float) -> None:
@@ -62,20 +62,20 @@ class Noted(SimulatedJob):
 
 def test_each_kind_has_its_own_budget():
     """The total holds for all of them, a kind's for its own; which one is spent is said."""
-    budget = Budget(3, (("disk_full", 1), ("exited", 0)))
+    budget = RestartBudget(3, (("disk_full", 1), ("exited", 0)))
     for number, kind in enumerate(("disk_full", "crashed", "crashed"), 1):
-        budget = budget.spend(number, kind).spend(number, kind)
-        assert budget.overspent == ""
-    assert budget.spend(4, "crashed").overspent == "the budget of 3 restarts is spent"
+        budget = budget.consume(number, kind).consume(number, kind)
+        assert budget.exceeded_reason == ""
+    assert budget.consume(4, "crashed").exceeded_reason == "the budget of 3 restarts is spent"
     full = "the budget of 1 restarts for disk_full is spent"
-    assert budget.spend(3, "disk_full").overspent == full
-    assert "0 restarts for exited" in budget.spend(3, "exited").overspent
+    assert budget.consume(3, "disk_full").exceeded_reason == full
+    assert "0 restarts for exited" in budget.consume(3, "exited").exceeded_reason
 
 
 def test_budgets_are_read_or_refused():
     """As a policy states them; what could not be meant is refused with what may be."""
-    assert failure_kinds.budgets("") == ()
-    assert failure_kinds.budgets("hang:2, crashed:0") == (("crashed", 0), ("hang", 2))
+    assert failure_kinds.parse_budgets("") == ()
+    assert failure_kinds.parse_budgets("hang:2, crashed:0") == (("crashed", 0), ("hang", 2))
     for text, why in (
         ("disk:3", "known: collective_timeout"),
         ("peer_lost", "peer_lost:3"),
@@ -85,18 +85,18 @@ def test_budgets_are_read_or_refused():
         ("crashed:9999999", "restarts are needed"),
     ):
         with pytest.raises(errors.InputError, match=why):
-            failure_kinds.budgets(text)
+            failure_kinds.parse_budgets(text)
 
 
 def test_every_kind_that_spends_can_be_named():
     """Those of the catalogue's rules that are not free, and hangs."""
-    spending = {rule.kind for rule in processes.RULES if rule.counts}
-    assert spending | {failure_kinds.HANG} == failure_kinds.SPENDING
+    spending = {rule.kind for rule in processes.RULES if rule.consumes_budget}
+    assert spending | {failure_kinds.HANG} == failure_kinds.BUDGETED_KINDS
 
 
 def test_a_kind_ends_the_job():
     """The third disk that is full is one too many, whatever else may still be spent."""
-    job = Noted(dataclasses.replace(LIMITS, restarts_by_kind=(("disk_full", 2),), back_off=0.0))
+    job = Noted(dataclasses.replace(LIMITS, restarts_by_kind=(("disk_full", 2),), max_backoff=0.0))
     job.run(1)
     for kind in ("disk_full", "crashed", "disk_full", "crashed", "crashed"):
         job.fail(kind)
@@ -141,7 +141,7 @@ def test_nobody_counts_the_wait_as_pods_that_lack():
     job.send(culprit)
     job.run(0.5)
     world = job.rendezvous.world
-    assert (world.active, world.lacks_pods, world.missing) == (False, False, ())
+    assert (world.active, world.lacks_pods, world.missing_ranks) == (False, False, ())
     job.run(1)
     assert world.active
 
@@ -151,25 +151,25 @@ def test_a_row_outlives_its_coordinator():
     nothing; nor does the same once more. A round that runs is not waited for."""
     job = Noted(LIMITS)
     job.run(3)
-    early = persisted_state.remember(job.rendezvous)
+    early = persisted_state.export(job.rendezvous)
     for _ in range(3):
         job.fail()
-    running = persisted_state.remember(job.rendezvous)
+    running = persisted_state.export(job.rendezvous)
     culprit = job.launchers[1]
     job.kill_process(culprit, counts=True)
     job.disconnect(culprit, noticed=True)
     job.send(culprit)
-    told = persisted_state.remember(job.rendezvous)
-    assert codec.loads(RendezvousMemory, codec.dumps(told)) == told
-    assert (told.row.length, told.kinds, told.round) == (4, ("crashed",) * 4, None)
+    told = persisted_state.export(job.rendezvous)
+    assert codec.loads(RendezvousState, codec.dumps(told)) == told
+    assert (told.streak.length, told.spent_kinds, told.round) == (4, ("crashed",) * 4, None)
 
     job.restart_from(told, runs=True)
-    world, restarts = job.rendezvous.world, job.rendezvous.steward.restarts
-    assert (restarts.row, world.not_before) == (told.row, job.now + 4)
+    world, restarts = job.rendezvous.world, job.rendezvous.failure_policy.restart_limiter
+    assert (restarts.streak, world.not_before) == (told.streak, job.now + 4)
     job.run(1)
     for copy in (early, told):
-        job.apply(persisted_state.recall(job.rendezvous, copy, job.now, runs=False))
-    assert (restarts.row, world.not_before - job.now) == (told.row, pytest.approx(3.0))
+        job.apply(persisted_state.restore(job.rendezvous, copy, job.now, is_running=False))
+    assert (restarts.streak, world.not_before - job.now) == (told.streak, pytest.approx(3.0))
     assert not world.active
     job.run(4)
     assert world.active
@@ -180,11 +180,11 @@ def test_a_row_outlives_its_coordinator():
 
 def test_what_an_older_coordinator_kept_is_read():
     """It knew neither kinds nor rows."""
-    kept = codec.loads(RendezvousMemory, b'{"number":4,"expected":2,"spent":[1,3],"failures":2}')
+    kept = codec.loads(RendezvousState, b'{"number":4,"expected":2,"spent":[1,3],"failures":2}')
     job = Noted(dataclasses.replace(LIMITS, restarts=1))
-    job.apply(persisted_state.recall(job.rendezvous, kept, job.now, runs=False))
-    restarts = job.rendezvous.steward.restarts
-    assert (restarts.budget.spent, restarts.row.length) == ({1: "", 3: ""}, 0)
+    job.apply(persisted_state.restore(job.rendezvous, kept, job.now, is_running=False))
+    restarts = job.rendezvous.failure_policy.restart_limiter
+    assert (restarts.budget.spent, restarts.streak.length) == ({1: "", 3: ""}, 0)
 
 
 def test_a_round_says_what_ended_the_one_before():
@@ -211,13 +211,13 @@ def test_a_replaced_coordinator_tells_of_the_pod_that_was_lost_with_it():
     whoever else has a copy, and not by a coordinator that goes on in its own pod."""
     job = Noted(LIMITS)
     job.run(1)
-    told = persisted_state.remember(job.rendezvous)
+    told = persisted_state.export(job.rendezvous)
     job.restart_from(told, runs=True)
     assert job.messages(names.EVENT_MEMBER_LOST) == []
     for launcher in job.launchers:
         launcher.world = None
     job.restart_from(told, runs=False)
-    job.apply(persisted_state.recall(job.rendezvous, told, job.now, runs=False))
+    job.apply(persisted_state.restore(job.rendezvous, told, job.now, is_running=False))
     job.run(1)
     (lost,) = job.messages(names.EVENT_MEMBER_LOST)
     assert lost.startswith("pod-0 (rank 0) was lost: another pod took its place")

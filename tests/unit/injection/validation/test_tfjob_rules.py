@@ -12,7 +12,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.coordinator.address_broadcast import others
+from rover_kf.coordinator.address_broadcast import other_pods
 from rover_kf.injection import inject as injection
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.injection.validation import tfjob_rules
@@ -87,10 +87,10 @@ def test_a_chief_is_the_world_and_servers_are_worlds_of_their_own():
             assert alone.is_coordinator
             assert (alone.nodes, alone.max_nodes) == (1, 1)
             assert (alone.checkpoint_path, alone.arena_bytes) == (None, 1 << 20)
-            assert others(alone) == []
+            assert other_pods(alone) == []
         _, sidecar, _ = parts_of(job, kind)
         assert "/ckpt" not in [mount["mountPath"] for mount in sidecar["volumeMounts"]]
-    assert others(chief) == []
+    assert other_pods(chief) == []
 
 
 def test_servers_are_told_that_they_serve():
@@ -111,7 +111,7 @@ def test_without_servers_all_train_together(first):
     assert [item.node_rank for item in found] == [0, 1, 2]
     assert {(item.nodes, item.min_nodes, item.max_nodes) for item in found} == {(3, 3, 3)}
     assert {item.coordinator_host for item in found} == {f"digits-{first.lower()}-0"}
-    assert others(found[0]) == ["digits-worker-0", "digits-worker-1"]
+    assert other_pods(found[0]) == ["digits-worker-0", "digits-worker-1"]
     assert settings_of(job, "Evaluator", 0).node_rank == 0
     workers = injected(make_tfjob({"Worker": 2}))
     assert [settings_of(workers, "Worker", i).node_rank for i in range(2)] == [0, 1]

@@ -10,10 +10,10 @@ import pytest
 from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Container, Pod
+from rover_kf.api.jobs import ContainerStatus, Pod
 from rover_kf.reconcilers.policies import absent_pods, pending_pods
-from rover_kf.reconcilers.reconciler import Reconcilers
-from rover_kf.reconcilers.requeue import CALM_SECONDS
+from rover_kf.reconcilers.reconciler import Reconciler
+from rover_kf.reconcilers.requeue import IDLE_SECONDS
 
 FULL = "0/3 nodes are available: 3 Insufficient cpu."
 
@@ -27,7 +27,7 @@ def unplaced(index, since, why=FULL):
 
 
 def look(cluster, history):
-    return Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+    return Reconciler(cluster, history, clock=cluster.clock).run_once(KEY)
 
 
 def made(clock, *pods, workers=3, path="/checkpoints"):
@@ -42,8 +42,8 @@ def made(clock, *pods, workers=3, path="/checkpoints"):
 def test_an_unplaced_pod_is_excused_once_it_is_sure(clock, history):
     """After a second without a node, with the scheduler's words; those that start are not."""
     cluster = made(clock, pod(0), pod(1, "Pending"), unplaced(2, clock()))
-    cluster.awaited = (1, 2)
-    assert look(cluster, history).delay == absent_pods.LOOK_SECONDS
+    cluster.awaited_ranks = (1, 2)
+    assert look(cluster, history).delay == absent_pods.POLL_SECONDS
     assert cluster.excused == []
     clock.now += 2
     look(cluster, history)
@@ -52,8 +52,8 @@ def test_an_unplaced_pod_is_excused_once_it_is_sure(clock, history):
     assert told.reason == f"digits-worker-2: no node for it: {FULL}"
     look(cluster, history)
     assert len(cluster.excused) == 1, "the coordinator does not wait for it any more"
-    cluster.awaited = ()
-    assert look(cluster, history).delay > absent_pods.LOOK_SECONDS
+    cluster.awaited_ranks = ()
+    assert look(cluster, history).delay > absent_pods.POLL_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,12 @@ def test_an_unplaced_pod_is_excused_once_it_is_sure(clock, history):
 )
 def test_containers_that_do_not_start(clock, reason, excused):
     """A container that waits for what will not be excuses its pod; one that is being made not."""
-    late = pod(2, "Pending", containers=(Container("pytorch", running=False, reason=reason),))
-    assert bool(pending_pods.cannot_come(late, clock())) == excused
+    late = pod(2, "Pending", containers=(ContainerStatus("pytorch", running=False, reason=reason),))
+    assert bool(pending_pods.unavailable_reason(late, clock())) == excused
     runs = dataclasses.replace(late.containers[0], running=True, restarts=1)
-    assert not pending_pods.cannot_come(dataclasses.replace(late, containers=(runs,)), clock())
+    assert not pending_pods.unavailable_reason(
+        dataclasses.replace(late, containers=(runs,)), clock()
+    )
 
 
 def test_awaited_pods_that_run_are_located(clock, history):
@@ -81,10 +83,10 @@ def test_awaited_pods_that_run_are_located(clock, history):
     here = pod(1, address="10.0.0.1")
     ends, comes = pod(2, address="10.0.0.2", deleting=True), pod(3)
     cluster = made(clock, pod(0, address="10.0.0.9"), here, ends, comes, workers=4)
-    cluster.awaited = (1, 2, 3)
+    cluster.awaited_ranks = (1, 2, 3)
     look(cluster, history)
     assert cluster.located == [{"digits-worker-1": "10.0.0.1"}]
-    cluster.awaited = (2, 3)
+    cluster.awaited_ranks = (2, 3)
     look(cluster, history)
     assert len(cluster.located) == 1
 
@@ -116,7 +118,7 @@ def test_the_last_pod_makes_room_for_the_first(clock, history):
     """Ten seconds without a node and without a coordinator; once, and told."""
     cluster = made(clock, unplaced(0, clock() - 4), pod(1), pod(2))
     cluster.reachable = False
-    assert look(cluster, history).delay == absent_pods.KNOCK_SECONDS
+    assert look(cluster, history).delay == absent_pods.COORDINATOR_POLL_SECONDS
     assert cluster.deleted == []
     clock.now += 7
     for _ in range(2):
@@ -135,9 +137,9 @@ def test_a_silent_node_is_not_asked_again_and_again(clock, history):
     cluster.reachable = False
     policy = {names.PREFIX + "failures.node-grace": "1h", names.PREFIX + "scaling.window": "200"}
     cluster.edit({"metadata": {"annotations": policy}})
-    assert look(cluster, history).delay == absent_pods.KNOCK_SECONDS
-    cluster.silent = {"n0": clock()}
-    assert look(cluster, history).delay == CALM_SECONDS
+    assert look(cluster, history).delay == absent_pods.COORDINATOR_POLL_SECONDS
+    cluster.silent_nodes = {"n0": clock()}
+    assert look(cluster, history).delay == IDLE_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from tensorflow_cluster import OURS, TensorFlowCluster
 
 from rover_kf.api import names
 from rover_kf.api.faults.cpu_raises import CpuUse
-from rover_kf.cli.pause_resume import lines
+from rover_kf.cli.pause_resume import format_explanation
 from rover_kf.client.explain import explain
 from rover_kf.injection import quantities
 from rover_kf.reconcilers import status_annotation
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 PS = "digits-ps-0"
 RAISED, KEPT, SHORT = (
@@ -51,7 +51,7 @@ class HotServer(TensorFlowCluster):
             held = 0.9 if busy >= 0.99 * self.cores else 0.05
             self.cpu = {PS: CpuUse(busy, self.cores, held, 10.0), **self.more_cpu}
             for _ in range(2):
-                Reconcilers(self, history, clock=self.clock).tick(OURS)
+                Reconciler(self, history, clock=self.clock).run_once(OURS)
 
     def told(self, reason):
         return [event.message for event in self.events if event.reason == reason]
@@ -133,9 +133,9 @@ def test_explain_says_what_other_servers_would_bring(clock, history):
     assert explain(cluster, history, OURS).servers == ()
     cluster.look(history, 6)
     found = explain(cluster, history, OURS)
-    told = {effect.what: effect for effect in found.servers}
+    told = {effect.description: effect for effect in found.servers}
     assert told["PS of 1.6 cores"].gain > 1
-    assert any("PS of 1.6 cores: " in line for line in lines(found, 20))
+    assert any("PS of 1.6 cores: " in line for line in format_explanation(found, 20))
     (raised,) = found.cpu
     assert (raised.replicas, raised.stated, raised.limit) == ("PS", 200, 800)
     (record,) = history.list(name=OURS.name)
@@ -250,7 +250,7 @@ class Replaced(HotServer):
                 if self.pods:
                     self.look(history)
                 else:
-                    Reconcilers(self, history, clock=self.clock).tick(OURS)
+                    Reconciler(self, history, clock=self.clock).run_once(OURS)
             self.operator()
 
 
@@ -270,7 +270,7 @@ def test_without_resize_the_job_goes_through_the_suspend_cycle(clock, history, p
         assert "digits-ps-0 cannot be resized" in why
         assert len(cluster.told(names.EVENT_RESUMED)) == 1
     memory = status_annotation.read(cluster.get_job(OURS))
-    assert (memory.cycle, memory.suspended) == (0.0, "")
+    assert (memory.cycle_started_at, memory.suspended) == (0.0, "")
 
 
 @pytest.mark.parametrize("what", ["volatile", "nearly done", "queued", "by hand"])
@@ -312,7 +312,7 @@ def test_nothing_follows_from_a_server_that_starts_or_that_is_silent(clock, hist
     cluster = HotServer(clock)
     cluster.cpu = {PS: CpuUse(0.2, 0.2, 1.0, 10.0)}
     for _ in range(3):
-        Reconcilers(cluster, history, clock=clock).tick(OURS)
+        Reconciler(cluster, history, clock=clock).run_once(OURS)
     cluster.silent_pods.add(PS)
     cluster.look(history, 4)
     assert cluster.limits("cpu")["PS"] == "200m"

@@ -10,7 +10,7 @@ from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Pod
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 
 def pods(*, silent="n2"):
@@ -22,7 +22,7 @@ def pods(*, silent="n2"):
 
 
 def look(cluster, history):
-    return Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+    return Reconciler(cluster, history, clock=cluster.clock).run_once(KEY)
 
 
 def lost(cluster):

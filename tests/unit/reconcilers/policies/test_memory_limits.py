@@ -12,14 +12,18 @@ from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.faults.memory_raises import MemoryGrowth, MemoryKill, MemoryTrend
-from rover_kf.api.jobs import Container, Pod
+from rover_kf.api.faults.memory_raises import MemoryLimitRaises, MemoryTrend, OomKill
+from rover_kf.api.jobs import ContainerStatus, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client.explain import explain
-from rover_kf.elastic.resources.memory_limit import Bounds, Work, foresee
+from rover_kf.elastic.resources.memory_limit import (
+    MemoryRaiseLimits,
+    RemainingWork,
+    before_oom,
+)
 from rover_kf.injection import quantities
 from rover_kf.reconcilers.policies import memory_limits
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 MIB = 1 << 20
 MAX = f"{names.PREFIX}memory.max"
@@ -39,7 +43,7 @@ class Limited(MemoryCluster):
         ]
         containers[0]["resources"] = resources
         super().__init__(clock, given)
-        self.kills: list[MemoryKill] = []
+        self.kills: list[OomKill] = []
         self.trend: MemoryTrend | None = None
         self.nodes_have, self.can_resize, self.refuses = ("8Gi", "16Gi"), True, ""
         self.pods = tuple(_pod(index, limit) for index in range(2))
@@ -49,7 +53,7 @@ class Limited(MemoryCluster):
     def node_memory(self):
         return self.nodes_have
 
-    def resizes_pods(self):
+    def supports_pod_resize(self):
         return self.can_resize
 
     def resize_pod(self, _, pod, container, resources):
@@ -58,7 +62,9 @@ class Limited(MemoryCluster):
         if self.refuses:
             raise errors.InputError(self.refuses)
         self.resized.append((pod.name, resources))
-        changed = Container(container, running=True, memory_limit=resources["limits"]["memory"])
+        changed = ContainerStatus(
+            container, running=True, memory_limit=resources["limits"]["memory"]
+        )
         self.become(dataclasses.replace(pod, containers=(changed,)))
 
     def delete_pod(self, _, pod):
@@ -84,7 +90,7 @@ class Limited(MemoryCluster):
         """A process of a pod is killed at its limit; its launcher tells the coordinator."""
         pod = self.pods[index]
         at = limit or quantities.parse_bytes(pod.containers[0].memory_limit)
-        self.kills.append(MemoryKill(pod.name, self.clock(), at))
+        self.kills.append(OomKill(pod.name, self.clock(), at))
 
     def kill_container(self, index=0, code=137):
         """All of the container is killed."""
@@ -106,7 +112,7 @@ class Limited(MemoryCluster):
 
 
 def _pod(index, limit):
-    container = Container(names.PYTORCH_CONTAINER, running=True, memory_limit=limit)
+    container = ContainerStatus(names.PYTORCH_CONTAINER, running=True, memory_limit=limit)
     name = f"digits-worker-{index}"
     return Pod(name, f"uid-{index}", "worker", index, "Running", containers=(container,))
 
@@ -115,7 +121,7 @@ def _pod(index, limit):
 def look(history):
     def one(cluster, times=1):
         for _ in range(times):
-            tick = Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+            tick = Reconciler(cluster, history, clock=cluster.clock).run_once(KEY)
             cluster.clock.now += 3
         return tick
 
@@ -285,8 +291,8 @@ def test_the_run_is_remembered_with_the_raised_limit(clock, look, history):
 
 def test_only_jobs_that_may_be_raised_are_looked_at_often(clock, look):
     """Their launchers wait for it after a kill."""
-    assert look(Limited(clock)).delay == memory_limits.LOOK_SECONDS
-    assert look(Limited(clock, most="")).delay > memory_limits.LOOK_SECONDS
+    assert look(Limited(clock)).delay == memory_limits.POLL_SECONDS
+    assert look(Limited(clock, most="")).delay > memory_limits.POLL_SECONDS
 
 
 LEAK = MemoryTrend(memory=450.0 * MIB, per_second=float(MIB), rising=1.0, seconds=60.0)
@@ -310,24 +316,26 @@ LEAK = MemoryTrend(memory=450.0 * MIB, per_second=float(MIB), rising=1.0, second
 def test_a_limit_is_raised_before_it_is_reached(changes, left, raised):
     """By what is predicted for the end; not for what ends before, is far off, or falls again."""
     trend = dataclasses.replace(LEAK, **changes)
-    state, work = MemoryGrowth("worker"), Work(left)
-    found = foresee(trend, state, 512 * MIB, Bounds(2048 * MIB), work=work, now=100.0)
+    state, work = MemoryLimitRaises("worker"), RemainingWork(left)
+    found = before_oom(trend, state, 512 * MIB, MemoryRaiseLimits(2048 * MIB), work=work, now=100.0)
     assert found.limit == (None if raised is None else raised * MIB)
-    assert bool(found.foreseen) == (raised is not None)
+    assert bool(found.predicted_reason) == (raised is not None)
 
 
 def test_foresight_keeps_to_the_bounds():
     """memory.max, the largest node, four raises, and some time after each."""
-    state, work = MemoryGrowth("worker"), Work(3600.0)
+    state, work = MemoryLimitRaises("worker"), RemainingWork(3600.0)
 
     def wanted(bounds, state=state):
-        return foresee(LEAK, state, 512 * MIB, bounds, work=work, now=1000.0).limit
+        return before_oom(LEAK, state, 512 * MIB, bounds, work=work, now=1000.0).limit
 
-    assert wanted(Bounds(700 * MIB)) == 700 * MIB
-    assert wanted(Bounds(2048 * MIB, 600 * MIB)) == 600 * MIB
-    assert wanted(Bounds(512 * MIB)) is None
-    assert wanted(Bounds(2048 * MIB), dataclasses.replace(state, raises=4)) is None
-    assert wanted(Bounds(2048 * MIB), dataclasses.replace(state, at=990.0)) is None
+    assert wanted(MemoryRaiseLimits(700 * MIB)) == 700 * MIB
+    assert wanted(MemoryRaiseLimits(2048 * MIB, 600 * MIB)) == 600 * MIB
+    assert wanted(MemoryRaiseLimits(512 * MIB)) is None
+    assert wanted(MemoryRaiseLimits(2048 * MIB), dataclasses.replace(state, raises=4)) is None
+    assert (
+        wanted(MemoryRaiseLimits(2048 * MIB), dataclasses.replace(state, raised_at=990.0)) is None
+    )
 
 
 def test_growth_is_raised_in_time_and_told(clock, history):
@@ -336,14 +344,14 @@ def test_growth_is_raised_in_time_and_told(clock, history):
     cluster.trend = LEAK
     for _ in range(4):
         cluster.train()
-        Reconcilers(cluster, history, clock=clock).tick(KEY)
+        Reconciler(cluster, history, clock=clock).run_once(KEY)
     assert cluster.limit == "2Gi"
     assert {name for name, _ in cluster.resized} == {"digits-worker-0", "digits-worker-1"}
     (line,) = [event.message for event in cluster.events if event.reason == RAISED]
     assert "512Mi -> 2Gi, in place: it grows by 1.00 MiB/s since 60 s and would reach" in line
     (told,) = explain(cluster, history, cluster.key).memory
     assert (told.stated, told.limit, told.raises) == (512 * MIB, 2048 * MIB, 1)
-    assert told.why in line
+    assert told.reason in line
 
 
 def test_without_the_permission_growth_raises_nothing(clock, history):
@@ -351,6 +359,6 @@ def test_without_the_permission_growth_raises_nothing(clock, history):
     cluster = Limited(clock, most="")
     cluster.trend = LEAK
     cluster.train()
-    Reconcilers(cluster, history, clock=clock).tick(KEY)
+    Reconciler(cluster, history, clock=clock).run_once(KEY)
     assert cluster.limit == "512Mi"
     assert RAISED not in cluster.reasons()

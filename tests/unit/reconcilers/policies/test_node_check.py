@@ -10,23 +10,27 @@ import pytest
 from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
-from rover_kf.api.faults.node_check_messages import Measured, PairMeasured, Preflight
+from rover_kf.api.faults.node_check_messages import (
+    NodeCheckReport,
+    PairMeasurement,
+    PodMeasurement,
+)
 from rover_kf.api.jobs import Pod
-from rover_kf.elastic.node_check.measurements import Evidence
-from rover_kf.elastic.node_check.verdict import judge
+from rover_kf.elastic.node_check.measurements import CheckEvidence
+from rover_kf.elastic.node_check.verdict import pod_verdicts
 from rover_kf.injection import node_affinity
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 
 def check(at, *pairs):
     """Pods of those nodes, each pair with its seconds."""
     nodes = sorted({node for pair in pairs for node in pair[:2]})
-    pods = tuple(Measured(f"digits-worker-{n}", f"n{n}", "cpu", 0.01) for n in nodes)
+    pods = tuple(PodMeasurement(f"digits-worker-{n}", f"n{n}", "cpu", 0.01) for n in nodes)
     met = tuple(
-        PairMeasured(f"digits-worker-{one}", f"digits-worker-{other}", seconds)
+        PairMeasurement(f"digits-worker-{one}", f"digits-worker-{other}", seconds)
         for one, other, seconds in pairs
     )
-    return Preflight(at, 1.0, pods, met, judge(Evidence(pods, met)))
+    return NodeCheckReport(at, 1.0, pods, met, pod_verdicts(CheckEvidence(pods, met)))
 
 
 class Checked(MemoryCluster):
@@ -54,7 +58,7 @@ class Checked(MemoryCluster):
 def a_run(clock, history, uid, found):
     cluster = Checked(clock, manifest(), found)
     cluster.uid = uid
-    Reconcilers(cluster, history, clock=clock).tick(KEY)
+    Reconciler(cluster, history, clock=clock).run_once(KEY)
 
 
 @pytest.mark.parametrize("mode", ["report", "exclude"])
@@ -67,14 +71,14 @@ def test_history_tells_which_of_two_it_is(clock, history, mode):
     cluster = Checked(clock, given, check(9_900.0, (0, 1, 0.2)))
     assert {one.verdict for one in cluster.found.verdicts} == {"ok"}
     for _ in range(3):
-        Reconcilers(cluster, history, clock=clock).tick(KEY)
+        Reconciler(cluster, history, clock=clock).run_once(KEY)
         clock.now += 10
     (message,) = [
         one.message for one in cluster.events if one.reason == names.EVENT_NODE_CHECK_FAILED
     ]
     assert message.startswith("digits-worker-1 on n1 is slow, as other jobs show: all-reduce with")
     template = cluster.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert node_affinity.left_out(template) == ({"n1"} if mode == "exclude" else set())
+    assert node_affinity.excluded_nodes(template) == ({"n1"} if mode == "exclude" else set())
     assert [pod.name for pod in cluster.pods if pod.deleting] == (
         ["digits-worker-1"] if mode == "exclude" else []
     )
@@ -86,13 +90,13 @@ def test_history_tells_which_of_two_it_is(clock, history, mode):
 def test_a_check_is_kept_of_a_job_that_is_deleted_at_once(clock, history):
     """Before the run's record was to be written the next time."""
     cluster = Checked(clock, manifest(), None)
-    reconcilers = Reconcilers(cluster, history, clock=clock)
-    reconcilers.tick(KEY)
+    reconcilers = Reconciler(cluster, history, clock=clock)
+    reconcilers.run_once(KEY)
     cluster.found = check(clock.now, (0, 1, 0.2))
     clock.now += 1
-    reconcilers.tick(KEY)
+    reconcilers.run_once(KEY)
     assert history.get("uid-1").preflights == ()
     cluster.manifest = None
-    reconcilers.tick(KEY)
+    reconcilers.run_once(KEY)
     record = history.get("uid-1")
     assert (record.outcome, record.preflights) == ("deleted", (cluster.found,))

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from memory_cluster import KEY, Killed, MemoryCluster, manifest, merge
 
 from rover_kf.api import names
-from rover_kf.api.faults.faulty_nodes import UnfitNode
+from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.jobs import Pod
 from rover_kf.injection import node_affinity
 from rover_kf.reconcilers.policies import node_exclusion
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 OFF = {f"{names.PREFIX}scaling.mode": "off", f"{names.PREFIX}scaling.min": "2"}
 STUCK = {"unplaced": "0/3 nodes are available", "node": "", "phase": "Pending"}
@@ -36,7 +36,7 @@ class Cluster(MemoryCluster):
     def delete_pod(self, _, name):
         self._point("delete")
         (gone,) = (pod for pod in self.pods if pod.name == name)
-        out = node_affinity.left_out(self.template())
+        out = node_affinity.excluded_nodes(self.template())
         if gone.node:
             self.free.append(gone.node)
         room = [node for node in self.free if node not in out]
@@ -52,7 +52,7 @@ class Cluster(MemoryCluster):
         return [pod.node for pod in self.pods]
 
     def breaks(self, node, kind="gpu_hardware"):
-        self.unfit = (*self.unfit, UnfitNode(node, "digits-worker-1", kind, "gone", self.clock()))
+        self.unfit = (*self.unfit, FaultyNode(node, "digits-worker-1", kind, "gone", self.clock()))
 
     def _status(self, after):
         return dataclasses.replace(super()._status(after), unfit=self.unfit)
@@ -65,7 +65,7 @@ class Cluster(MemoryCluster):
 
 
 def look(cluster, history):
-    return Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+    return Reconciler(cluster, history, clock=cluster.clock).run_once(KEY)
 
 
 def told(cluster, reason):
@@ -80,7 +80,7 @@ def test_an_unfit_node_is_left_out_and_its_pod_replaced(clock, history):
         look(cluster, history)
         clock.now += 10
     assert cluster.nodes_of_pods() == ["n0", "n3", "n2"]
-    assert node_affinity.left_out(cluster.template()) == {"n1"}
+    assert node_affinity.excluded_nodes(cluster.template()) == {"n1"}
     (message,) = told(cluster, names.EVENT_NODE_AVOIDED)
     assert "n1 is left out of this job for 21600 s" in message
     assert "digits-worker-1: gpu_hardware: gone" in message
@@ -93,7 +93,7 @@ def test_who_is_told_that_a_node_is_left_out_finds_it_so(clock, history, monkeyp
 
     def emitted(key, event):
         if event.reason == names.EVENT_NODE_AVOIDED:
-            out.append(node_affinity.left_out(cluster.template()))
+            out.append(node_affinity.excluded_nodes(cluster.template()))
         emit(key, event)
 
     monkeypatch.setattr(cluster, "emit", emitted)
@@ -111,7 +111,7 @@ def test_a_node_comes_back_after_its_time(clock, history):
     assert look(cluster, history).delay <= 300
     clock.now += 301
     look(cluster, history)
-    assert node_affinity.left_out(cluster.template()) == set()
+    assert node_affinity.excluded_nodes(cluster.template()) == set()
     assert cluster.template()["containers"] == before["containers"]
     never = Cluster(
         clock, manifest(3, annotations={**OFF, f"{names.PREFIX}failures.node-avoid": "0"})
@@ -131,10 +131,10 @@ def test_a_job_that_has_no_room_without_it_gets_it_back(clock, history):
     assert cluster.nodes_of_pods() == ["n0", "", "n2"]
     for _ in range(12):
         clock.now += 6
-        assert look(cluster, history).delay <= node_exclusion.LOOK_SECONDS or cluster.pods[1].node
+        assert look(cluster, history).delay <= node_exclusion.POLL_SECONDS or cluster.pods[1].node
     assert cluster.nodes_of_pods() == ["n0", "n1", "n2"]
     assert cluster.made == 5
-    assert node_affinity.left_out(cluster.template()) == set()
+    assert node_affinity.excluded_nodes(cluster.template()) == set()
     (message,) = told(cluster, names.EVENT_NODE_AVOIDANCE_ENDED)
     assert message.startswith("n1 may be used again")
 
@@ -156,7 +156,7 @@ def test_no_more_than_half_of_the_nodes_are_left_out(clock, history):
     for node in ("n0", "n1", "n2"):
         cluster.breaks(node)
     look(cluster, history)
-    assert len(node_affinity.left_out(cluster.template())) == 1
+    assert len(node_affinity.excluded_nodes(cluster.template())) == 1
 
 
 def test_the_one_node_of_all_pods_is_not_left_out(clock, history):
@@ -167,7 +167,7 @@ def test_the_one_node_of_all_pods_is_not_left_out(clock, history):
     for _ in range(3):
         clock.now += 5
         look(cluster, history)
-    assert node_affinity.left_out(cluster.template()) == frozenset()
+    assert node_affinity.excluded_nodes(cluster.template()) == frozenset()
     assert [pod.uid for pod in cluster.pods] == ["uid-1", "uid-2", "uid-3"]
 
 
@@ -179,7 +179,7 @@ def test_a_pod_that_its_node_refused_goes_elsewhere(clock, history):
     drained = dataclasses.replace(third, reasons=("EvictionByEvictionAPI",))
     cluster.pods = (first, refused, drained)
     look(cluster, history)
-    assert node_affinity.left_out(cluster.template()) == {"n1"}
+    assert node_affinity.excluded_nodes(cluster.template()) == {"n1"}
 
 
 @pytest.mark.parametrize("may_not", ["", 'nodes "n1" is forbidden'])
@@ -195,7 +195,7 @@ def test_a_broken_node_is_cordoned_where_asked(clock, history, may_not):
     refused = dataclasses.replace(cluster.pods[2], phase="Failed", reasons=("OutOfcpu",))
     cluster.pods = (*cluster.pods[:2], refused)
     look(cluster, history)
-    assert node_affinity.left_out(cluster.template()) >= {"n1"}
+    assert node_affinity.excluded_nodes(cluster.template()) >= {"n1"}
     if may_not:
         (message,) = told(cluster, names.EVENT_NODE_NOT_CORDONED)
         assert may_not in message
@@ -250,11 +250,11 @@ def test_what_the_owner_requires_stays(required, first, second):
     stated = {node_affinity.REQUIRED: {"nodeSelectorTerms": required}} if required else {}
     pod = {"affinity": {"nodeAffinity": copy.deepcopy(stated), "podAffinity": {}}}
     for out, back in ((first, set()), (second, first - second), (set(), first | second)):
-        patch = node_affinity.leave_out(pod, out, no_more=back)
+        patch = node_affinity.exclude_nodes(pod, out, readmit=back)
         if patch is not None:
             merge(pod, copy.deepcopy(patch))
-        assert node_affinity.leave_out(pod, out, no_more=back) is None
+        assert node_affinity.exclude_nodes(pod, out, readmit=back) is None
         if any(required) or not required:
-            assert node_affinity.left_out(pod) == out
+            assert node_affinity.excluded_nodes(pod) == out
     assert pod["affinity"]["podAffinity"] == {}
     assert pod["affinity"]["nodeAffinity"] == stated

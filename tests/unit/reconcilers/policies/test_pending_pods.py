@@ -7,9 +7,9 @@ from __future__ import annotations
 from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Container, Pod
+from rover_kf.api.jobs import ContainerStatus, Pod
 from rover_kf.reconcilers.policies import pending_pods
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 FULL = "0/3 nodes are available: 3 Insufficient cpu."
 
@@ -29,18 +29,18 @@ def test_pods_without_a_node_are_told(clock, history):
     cluster = MemoryCluster(clock, manifest(5))
     cluster.reachable = False
     cluster.pods = tuple(waiting(index, clock()) for index in range(5))
-    reconcilers = Reconcilers(cluster, history, clock=clock)
-    assert reconcilers.tick(KEY).delay <= pending_pods.PATIENCE_SECONDS
+    reconcilers = Reconciler(cluster, history, clock=clock)
+    assert reconcilers.run_once(KEY).delay <= pending_pods.UNSCHEDULABLE_SECONDS
     assert told(cluster) == []
     for _ in range(3):
-        clock.now += pending_pods.PATIENCE_SECONDS
-        reconcilers.tick(KEY)
+        clock.now += pending_pods.UNSCHEDULABLE_SECONDS
+        reconcilers.run_once(KEY)
     (message,) = told(cluster)
     named = "digits-worker-0, digits-worker-1, digits-worker-2 and 2 more"
     assert message.startswith(f"{named}: no node for 10 s: {FULL}")
     cluster.pods = (waiting(0, clock()),)
-    clock.now += pending_pods.PATIENCE_SECONDS + 1
-    reconcilers.tick(KEY)
+    clock.now += pending_pods.UNSCHEDULABLE_SECONDS + 1
+    reconcilers.run_once(KEY)
     assert told(cluster)[1].startswith("digits-worker-0: no node for 11 s")
 
 
@@ -48,14 +48,14 @@ def test_a_suspended_job_waits_for_nobody(clock, history):
     """Its last pods may still be there."""
     cluster = MemoryCluster(clock, manifest(1, spec={"runPolicy": {"suspend": True}}))
     cluster.pods = (waiting(0, clock() - 60),)
-    Reconcilers(cluster, history, clock=clock).tick(KEY)
+    Reconciler(cluster, history, clock=clock).run_once(KEY)
     assert told(cluster) == []
 
 
 def test_pods_that_are_prepared_for_long_are_told(clock, history):
     """Not those whose sidecar runs already: what their trainer waits for the kubelet says."""
-    waits = Container("pytorch", running=False, reason="PodInitializing")
-    runs = Container("rover-sidecar", running=True)
+    waits = ContainerStatus("pytorch", running=False, reason="PodInitializing")
+    runs = ContainerStatus("rover-sidecar", running=True)
     known = {"placed_at": clock(), "node": "n0"}
     both = [(waits,), (runs, waits)]
     cluster = MemoryCluster(clock, manifest(2))
@@ -66,7 +66,7 @@ def test_pods_that_are_prepared_for_long_are_told(clock, history):
         for index, containers in enumerate(both)
     )  # fmt: skip
     for _ in range(3):
-        Reconcilers(cluster, history, clock=clock).tick(KEY)
+        Reconciler(cluster, history, clock=clock).run_once(KEY)
         clock.now += pending_pods.PREPARING_SECONDS
     (message,) = told(cluster, names.EVENT_POD_PENDING)
     assert message.startswith("digits-worker-0: no container has started for 120 s: ")

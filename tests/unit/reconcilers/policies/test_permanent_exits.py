@@ -10,8 +10,8 @@ import pytest
 from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Container, Pod
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.api.jobs import ContainerStatus, Pod
+from rover_kf.reconcilers.reconciler import Reconciler
 
 VERDICT = "the budget of 10 restarts is spent; last: rank 0: error: ValueError: no"
 
@@ -46,7 +46,7 @@ class Ending(MemoryCluster):
 
 
 def _pod(index, code=None):
-    trainer = Container(names.PYTORCH_CONTAINER, running=True, exit_code=code)
+    trainer = ContainerStatus(names.PYTORCH_CONTAINER, running=True, exit_code=code)
     name = f"digits-worker-{index}"
     return Pod(name, f"{index}-uid-uid", "worker", index, "Running", containers=(trainer,))
 
@@ -55,7 +55,7 @@ def _pod(index, code=None):
 def look(history):
     def one(cluster, times=1):
         for _ in range(times):
-            Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+            Reconciler(cluster, history, clock=cluster.clock).run_once(KEY)
             cluster.clock.now += 3
 
     return one

@@ -10,7 +10,7 @@ import pytest
 from memory_cluster import KEY, Killed, MemoryCluster, manifest
 
 from rover_kf.api import names
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 
 def made(clock, lost="suspend", lease="90s", labels=None):
@@ -25,7 +25,7 @@ def made(clock, lost="suspend", lease="90s", labels=None):
 
 
 def look(cluster, history):
-    return Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+    return Reconciler(cluster, history, clock=cluster.clock).run_once(KEY)
 
 
 def renew(cluster, text):

@@ -10,10 +10,10 @@ import pytest
 from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
-from rover_kf.api.faults.straggler_reports import SlowPod
+from rover_kf.api.faults.straggler_reports import Straggler
 from rover_kf.api.jobs import Pod
 from rover_kf.injection import node_affinity
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 
 def made(clock, *, action="replace", workers=4):
@@ -29,17 +29,17 @@ def made(clock, *, action="replace", workers=4):
 
 
 def slow(index, clock, seconds, ratio=5.4):
-    return SlowPod(f"digits-worker-{index}", f"n{index}", index, ratio, clock() - seconds)
+    return Straggler(f"digits-worker-{index}", f"n{index}", index, ratio, clock() - seconds)
 
 
 def look(cluster, history):
-    return Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+    return Reconciler(cluster, history, clock=cluster.clock).run_once(KEY)
 
 
 def test_the_slowest_is_replaced_after_the_time(clock, history):
     """Not before the policy's time; the slowest alone; told with node, seconds, ratio, budget."""
     cluster = made(clock)
-    cluster.slow = (slow(1, clock, 59), slow(2, clock, 59, ratio=1.6))
+    cluster.stragglers = (slow(1, clock, 59), slow(2, clock, 59, ratio=1.6))
     look(cluster, history)
     assert cluster.deleted == []
     clock.now += 1
@@ -63,18 +63,18 @@ def test_its_node_is_left_out_where_that_pays(clock, history, workers, nodes, le
     cluster.pods = tuple(
         dataclasses.replace(pod, node=node) for pod, node in zip(cluster.pods, at, strict=True)
     )
-    cluster.slow = (slow(1, clock, 100, 1.6),)
+    cluster.stragglers = (slow(1, clock, 100, 1.6),)
     look(cluster, history)
     assert cluster.deleted == ["digits-worker-1"]
     template = cluster.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert (at[1] in node_affinity.left_out(template)) == left
+    assert (at[1] in node_affinity.excluded_nodes(template)) == left
 
 
 def test_no_more_than_the_budget(clock, history):
     """The third slow pod stays; each look is a controller that has just started."""
     cluster = made(clock)
     for index in (1, 2, 3):
-        cluster.slow = (slow(index, clock, 100, ratio=1.3),)
+        cluster.stragglers = (slow(index, clock, 100, ratio=1.3),)
         look(cluster, history)
     assert cluster.deleted == ["digits-worker-1", "digits-worker-2"]
 
@@ -97,7 +97,7 @@ def pending(cluster):
 def test_nothing_else_is_under_way(clock, history, why):
     """While a pod is missing, ends or starts, what the slow one has may be the only copy."""
     cluster = made(clock)
-    cluster.slow = (slow(1, clock, 100),)
+    cluster.stragglers = (slow(1, clock, 100),)
     why(cluster)
     look(cluster, history)
     assert cluster.deleted == []
@@ -106,6 +106,6 @@ def test_nothing_else_is_under_way(clock, history, why):
 def test_only_where_the_policy_says_so(clock, history):
     """The default reports; and a job of one pod has nobody that waits."""
     for cluster in (made(clock, action="report"), made(clock, workers=1)):
-        cluster.slow = (slow(0, clock, 1e6),)
+        cluster.stragglers = (slow(0, clock, 1e6),)
         look(cluster, history)
         assert cluster.deleted == []

@@ -10,8 +10,8 @@ import json
 from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Container, Pod
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.api.jobs import ContainerStatus, Pod
+from rover_kf.reconcilers.reconciler import Reconciler
 
 
 def made(clock, **annotations):
@@ -33,7 +33,7 @@ def made(clock, **annotations):
 
 
 def look(cluster, history):
-    return Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+    return Reconciler(cluster, history, clock=cluster.clock).run_once(KEY)
 
 
 def suspended(cluster):
@@ -45,7 +45,7 @@ def told(cluster, reason):
 
 
 def crashes(cluster):
-    waits = (Container("pytorch", running=False, restarts=7, reason="CrashLoopBackOff"),)
+    waits = (ContainerStatus("pytorch", running=False, restarts=7, reason="CrashLoopBackOff"),)
     first, second = cluster.pods
     cluster.pods = (first, dataclasses.replace(second, containers=waits))
 
@@ -100,7 +100,7 @@ def test_a_silent_nodes_pod_does_not_train(clock, history):
     cluster.step, cluster.durable = 130, 120
     first, second = cluster.pods
     cluster.pods = (first, dataclasses.replace(second, ready=False))
-    cluster.silent = {"n1": clock()}
+    cluster.silent_nodes = {"n1": clock()}
     look(cluster, history)
     clock.now += 61
     look(cluster, history)

@@ -12,12 +12,12 @@ from memory_cluster import KEY, Killed, MemoryCluster, manifest
 
 from rover_kf.api import codec, names
 from rover_kf.api.faults.cpu_raises import CpuUse, PodCpu
-from rover_kf.api.jobs import Container, Pod
+from rover_kf.api.jobs import ContainerStatus, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.cli.pause_resume import lines
+from rover_kf.cli.pause_resume import format_explanation
 from rover_kf.client.explain import explain
 from rover_kf.injection import quantities
-from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconciler
 
 RAISED, KEPT = names.EVENT_CPU_RAISED, names.EVENT_CPU_NOT_RAISED
 SHORT, SPARE = names.EVENT_WORKER_CPU_THROTTLED, names.EVENT_CPU_OVER_REQUESTED
@@ -76,7 +76,7 @@ class BusyWorkers(MemoryCluster):
             use = CpuUse(self.cores, self.cores, held, 10.0)
             self.cpu = {pod.name: use for pod in self.pods}
             for _ in range(2):
-                Reconcilers(self, history, clock=self.clock).tick(KEY)
+                Reconciler(self, history, clock=self.clock).run_once(KEY)
 
     def told(self, reason):
         return [event.message for event in self.events if event.reason == reason]
@@ -87,7 +87,7 @@ class BusyWorkers(MemoryCluster):
             return found
         status = codec.loads(CoordinatorStatus, found)
         told = tuple(PodCpu(name, use) for name, use in sorted(self.cpu.items()))
-        return codec.dumps(dataclasses.replace(status, cpus=told, cpu_peak=self.peak))
+        return codec.dumps(dataclasses.replace(status, pod_cpus=told, cpu_peak=self.peak))
 
     def node_cpu(self):
         return ("8",)
@@ -95,7 +95,7 @@ class BusyWorkers(MemoryCluster):
     def node_memory(self):
         return ("8Gi",)
 
-    def resizes_pods(self):
+    def supports_pod_resize(self):
         return self.can_resize
 
     def resize_pod(self, _, pod, container, resources):
@@ -111,7 +111,7 @@ class BusyWorkers(MemoryCluster):
 
 def _pod(index, limit):
     name = f"digits-worker-{index}"
-    container = Container("pytorch", running=True, memory_limit="2Gi", cpu_limit=limit)
+    container = ContainerStatus("pytorch", running=True, memory_limit="2Gi", cpu_limit=limit)
     return Pod(
         name, f"uid-{name}", "worker", index, "Running", "10.0.0.1", "one", containers=(container,)
     )
@@ -149,7 +149,7 @@ def test_explain_tells_a_raise(clock, history):
     assert (one.replicas, one.stated, one.limit, one.raises) == ("Worker", 1000, 2000, 1)
     assert any(
         "CPU limit of Worker replicas 1 -> 2: digits-worker-0 had used up its 1" in line
-        for line in lines(found, 20)
+        for line in format_explanation(found, 20)
     )
 
 

@@ -12,16 +12,16 @@ from memory_cluster import Clock, Killed
 from tensorflow_cluster import OURS, TensorFlowCluster, pod_of
 
 from rover_kf.api import names
-from rover_kf.api.cluster_capacity import Objects
+from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.faults.cpu_raises import CpuUse
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
-from rover_kf.cli.pause_resume import lines
+from rover_kf.cli.pause_resume import format_explanation
 from rover_kf.client.explain import explain
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers import status_annotation
-from rover_kf.reconcilers.reconciler import Reconcilers
-from rover_kf.reconcilers.run_recording import begun
+from rover_kf.reconcilers.reconciler import Reconciler
+from rover_kf.reconcilers.run_recording import new_run_record
 
 DECIDED, SCALED = names.EVENT_SCALE_DECISION, names.EVENT_SCALED
 VERIFIED, BACK = names.EVENT_SCALE_VERIFIED, names.EVENT_SCALE_ROLLED_BACK
@@ -88,7 +88,7 @@ class Sized(TensorFlowCluster):
                 self.clock.now += 2.0
             for _ in range(2):
                 with contextlib.suppress(Killed):
-                    Reconcilers(self, history, clock=self.clock).tick(OURS)
+                    Reconciler(self, history, clock=self.clock).run_once(OURS)
                 self.operator()
 
     def told(self, reason):
@@ -115,7 +115,7 @@ def shown(cluster, history):
         for begin in (100.0 * place, 100.0 * place + 50):
             steps = round(50 * workers / seconds)
             windows.append(Throughput(begin, begin + 50, 1, 1, steps, 0, 0.1, 64.0))
-    first = begun(cluster.get_job(OURS))
+    first = new_run_record(cluster.get_job(OURS))
     history.upsert(
         dataclasses.replace(
             first, uid="before", outcome="succeeded", windows=tuple(windows), servers=tuple(setups)
@@ -142,8 +142,8 @@ def test_workers_come_by_themselves_and_are_verified(clock, history):
     found = explain(cluster, history, OURS)
     (one,) = [each for each in found.decisions if each.decision.applied]
     assert (one.decision.change, one.gain) == ("Worker 2 -> 3", pytest.approx(1.5, rel=0.05))
-    assert found.left_alone == ""
-    assert any("scale Worker 2 -> 3, applied: " in line for line in lines(found, 20))
+    assert found.unmanaged_reason == ""
+    assert any("scale Worker 2 -> 3, applied: " in line for line in format_explanation(found, 20))
     (record,) = history.list(name=OURS.name)
     assert [(setup.workers, setup.servers) for setup in record.servers] == [(2, 1), (3, 1)]
 
@@ -159,7 +159,7 @@ def test_a_worker_that_brings_nothing_goes_again(clock, history):
     assert [(ban.size, ban.servers) for ban in memory(cluster).scaling.bans][:1] == [(3, 1)]
     found = explain(cluster, history, OURS)
     assert found.banned == ()
-    assert any("3 workers with 1 PS" in line for line in lines(found, 20))
+    assert any("3 workers with 1 PS" in line for line in format_explanation(found, 20))
 
 
 def test_what_would_be_done_is_told_once(clock, history):
@@ -220,7 +220,7 @@ def test_others_that_have_its_size(clock, history):
 
 def quota(pods):
     spec = {"hard": {"pods": str(pods)}, "used": {"pods": "4"}}
-    return Objects(quotas=({"metadata": {"name": "few"}, "spec": {}, "status": spec},))
+    return NamespaceObjects(quotas=({"metadata": {"name": "few"}, "spec": {}, "status": spec},))
 
 
 @pytest.mark.parametrize(("pods", "end"), [(4, (2, 1)), (5, (3, 1))])
@@ -287,7 +287,7 @@ def test_a_controller_that_is_killed_anywhere_goes_through_one_cycle(clock, hist
     assert not cluster.suspended
     assert (cluster.deleted, cluster.posts) == ([], [])
     known = memory(cluster)
-    assert (known.cycle, known.suspended, known.scaling.move) == (0.0, "", None)
+    assert (known.cycle_started_at, known.suspended, known.scaling.move) == (0.0, "", None)
     assert known.scaling.cycle_seconds > 0
 
 
@@ -395,7 +395,7 @@ def test_a_cycle_that_comes_to_nothing_ends_with_the_job_going_on(
     assert cluster.counts == end
     assert not cluster.suspended
     assert len(cluster.told(names.EVENT_SUSPENDED)) == 1
-    assert memory(cluster).cycle == 0.0
+    assert memory(cluster).cycle_started_at == 0.0
     assert memory(cluster).scaling.move is None
     assert not cluster.told(SCALED)
     if what == "refused":

@@ -15,17 +15,17 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.checkpoints import Sealed
-from rover_kf.api.replica_checks import DigestTaken, ReplicaDigest, TensorSum
+from rover_kf.api.checkpoints import SlotSealed
+from rover_kf.api.replica_checks import DigestAck, ReplicaDigest, TensorChecksum
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.snapshot import Entry
-from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds
-from rover_kf.coordinator.replica_comparison import ReplicaVerdicts
+from rover_kf.checkpoint.format.tensor_layout import LAYOUT_KEY, TensorLayout
+from rover_kf.coordinator.replica_comparison import ReplicaComparison
 from rover_kf.sidecar.consistency import tensor_digests
-from rover_kf.sidecar.http.app import application
+from rover_kf.sidecar.http.app import make_application
 from tests.support.pods import checkpoint_pod
 from tests.support.states.synthetic_states import Form
 from tests.support.waiting import eventually
@@ -47,7 +47,7 @@ class Interrupted(Arena):
 
 
 def _save(arena: Arena, step: int, content: bytes) -> Seal:
-    with arena.fill(patience_seconds=0.0) as filling:
+    with arena.fill(timeout_seconds=0.0) as filling:
         with arena.slot_path(filling.slot).open("r+b") as slot:
             slot.write(content)
         return filling.seal(
@@ -56,7 +56,7 @@ def _save(arena: Arena, step: int, content: bytes) -> Seal:
 
 
 def _arena(root: pathlib.Path, content: bytes, kind: type[Arena] = Arena) -> Arena:
-    arena_allocation.allocate(root, 0, len(content), most_bytes=1 << 30)
+    arena_allocation.allocate(root, 0, len(content), max_bytes=1 << 30)
     return kind(root / "0")
 
 
@@ -67,7 +67,7 @@ def test_what_all_ranks_hold_alike_is_summed(tmp_path):
     for rank in range(2):
         content = form.bytes_of(1, 1, rank)
         arena = _arena(tmp_path / str(rank), content)
-        found.append(tensor_digests.of_slot(arena, _save(arena, 1, content)))
+        found.append(tensor_digests.digest_slot(arena, _save(arena, 1, content)))
         tensors = form.tensors(1, 1, rank)
     assert len(tensors["large"]) > 2 * tensor_digests.PINNED_BYTES
     facts = {"large": "F64 (40000, 128)", "small": "F32 (10,)"}
@@ -82,8 +82,8 @@ def test_a_save_that_wants_the_slot_has_it(tmp_path):
     content = Form("replicated", all_rows=40_000).bytes_of(1, 1, 0)
     arena = _arena(tmp_path, content, Interrupted)
     arena.content = content
-    with pytest.raises(errors.TornSnapshot, match="step 1 is no longer in slot"):
-        tensor_digests.of_slot(arena, _save(Arena(arena.directory), 1, content))
+    with pytest.raises(errors.CorruptSnapshot, match="step 1 is no longer in slot"):
+        tensor_digests.digest_slot(arena, _save(Arena(arena.directory), 1, content))
     assert [seal.step for seal in arena.sealed()] == [3, 2]
 
 
@@ -91,14 +91,17 @@ def test_states_that_need_not_be_alike_are_not_compared(tmp_path):
     """Pieces, states of each rank's own, and where any rank's will do though they differ."""
     for kind in ("sharded", "own"):
         form = Form(kind, all_rows=10)
-        names_ = [p.entry.name for p in tensor_digests.alike(snapshot.read(form.bytes_of(1, 1, 0)))]
+        names_ = [
+            p.entry.name
+            for p in tensor_digests.comparable_tensors(snapshot.read(form.bytes_of(1, 1, 0)))
+        ]
         assert names_ == (["small"] if kind == "sharded" else [])
     for alike in (True, False):
-        metadata = {KEY: Kinds(frozenset({"own"}), alike=alike).to_text()}
+        metadata = {LAYOUT_KEY: TensorLayout(frozenset({"own"}), bit_equal=alike).to_text()}
         layout = snapshot.plan([Entry("own", "U8", (4,), 1), Entry("w", "U8", (4,), 1)], metadata)
         content = snapshot.header(layout, metadata) + bytes(8)
         arena = _arena(tmp_path / str(alike), content)
-        found = tensor_digests.of_slot(arena, _save(arena, 1, content))
+        found = tensor_digests.digest_slot(arena, _save(arena, 1, content))
         assert [item.name for item in found] == (["w"] if alike else [])
 
 
@@ -115,23 +118,23 @@ class Coordinator:
     def __init__(self, every: int = 3) -> None:
         self.story = checkpoint_pod.Told()
         self.seconds = 0.0
-        self.verdicts = ReplicaVerdicts(
-            every, self.story, patience_seconds=PATIENCE_SECONDS, clock=lambda: self.seconds
+        self.verdicts = ReplicaComparison(
+            every, self.story, timeout_seconds=PATIENCE_SECONDS, clock=lambda: self.seconds
         )
         self._client: TestClient | None = None
 
     async def __aenter__(self):
-        self._client = TestClient(TestServer(application(self.verdicts.routes(), None)))
+        self._client = TestClient(TestServer(make_application(self.verdicts.routes(), None)))
         await self._client.start_server()
         return self
 
     async def __aexit__(self, *_):
         await self._client.close()
 
-    async def ask(self, told: ReplicaDigest) -> DigestTaken:
+    async def ask(self, told: ReplicaDigest) -> DigestAck:
         path = names.PATH_REPLICA_DIGEST
         async with self._client.post(path, data=codec.dumps(told)) as response:
-            return codec.loads(DigestTaken, await response.read())
+            return codec.loads(DigestAck, await response.read())
 
     async def check(self, step: int, held: dict[int, int | None]) -> set[int]:
         """All ranks report, each one tensor; who was asked for its listing, and has sent it."""
@@ -143,13 +146,13 @@ class Coordinator:
         told = [_digest(rank, step, value, world) for rank, value in held.items()]
         return await self._list(told, await asyncio.gather(*await self.overdue(told)))
 
-    async def overdue(self, told: list[ReplicaDigest]) -> list[asyncio.Task[DigestTaken]]:
+    async def overdue(self, told: list[ReplicaDigest]) -> list[asyncio.Task[DigestAck]]:
         """The questions of these: their time is over, when all are there."""
         asking = [await self.begin(one) for one in told]
         self.pass_time(PATIENCE_SECONDS)
         return asking
 
-    async def begin(self, told: ReplicaDigest) -> asyncio.Task[DigestTaken]:
+    async def begin(self, told: ReplicaDigest) -> asyncio.Task[DigestAck]:
         """A rank's question, when it is there."""
         asking = asyncio.create_task(self.ask(told))
         known = functools.partial(self._has, told)
@@ -165,11 +168,11 @@ class Coordinator:
         check = self.verdicts._open.get((told.round, told.step))
         return check is not None and told.rank in check.digests
 
-    async def _list(self, told: list[ReplicaDigest], taken: list[DigestTaken]) -> set[int]:
+    async def _list(self, told: list[ReplicaDigest], taken: list[DigestAck]) -> set[int]:
         """Those who are asked for their listings send them; who they are."""
-        asked = [one for one, answer in zip(told, taken, strict=True) if answer.listing_wanted]
+        asked = [one for one, answer in zip(told, taken, strict=True) if answer.send_listing]
         for one in asked:
-            listing = (TensorSum("model.w", one.digest), TensorSum("model.b", 0))
+            listing = (TensorChecksum("model.w", one.digest), TensorChecksum("model.b", 0))
             await self.ask(_digest(one.rank, one.step, one.digest, one.world_size, listing))
         return {one.rank for one in asked}
 
@@ -179,26 +182,26 @@ class Coordinator:
 
 
 def _digest(
-    rank: int, step: int, value: int | None, world: int, listing: tuple[TensorSum, ...] = ()
+    rank: int, step: int, value: int | None, world: int, listing: tuple[TensorChecksum, ...] = ()
 ) -> ReplicaDigest:
     return ReplicaDigest(f"pod-{rank}", rank, world, 1, step, 2, value, listing)
 
 
-def _sealed(rank: int, step: int, **changes: object) -> Sealed:
+def _sealed(rank: int, step: int, **changes: object) -> SlotSealed:
     facts = {"round": 1, "world_size": 2, "replicated": True, "slot": 0, "snapshot_bytes": 9}
-    return Sealed(0, rank, step=step, **(facts | changes))
+    return SlotSealed(0, rank, step=step, **(facts | changes))
 
 
 def test_the_first_save_and_every_kth_after_it_is_checked():
     """The same on all ranks, in whatever order they seal; none where nobody can differ."""
-    verdicts = ReplicaVerdicts(3, checkpoint_pod.Told())
+    verdicts = ReplicaComparison(3, checkpoint_pod.Told())
     due = {step: verdicts.is_due(_sealed(0, step)) for step in range(5, 85, 5)}
     assert [step for step, is_due in due.items() if is_due] == [5, 20, 35, 50, 65, 80]
     assert [verdicts.is_due(_sealed(1, step)) for step in (50, 55, 65, 80)] == [1, 0, 1, 1]
     assert [verdicts.is_due(_sealed(1, step, round=2)) for step in (5, 10, 15)] == [0, 0, 1]
     for other in ({"replicated": False}, {"world_size": 1}, {"restored": True}):
-        assert not ReplicaVerdicts(1, checkpoint_pod.Told()).is_due(_sealed(0, 90, **other))
-    assert not ReplicaVerdicts(0, checkpoint_pod.Told()).is_due(_sealed(0, 90))
+        assert not ReplicaComparison(1, checkpoint_pod.Told()).is_due(_sealed(0, 90, **other))
+    assert not ReplicaComparison(0, checkpoint_pod.Told()).is_due(_sealed(0, 90))
 
 
 def test_a_mismatch_is_told_once_a_set_of_ranks():
@@ -255,10 +258,10 @@ def test_who_is_silent_costs_a_check_and_no_memory():
             for step in range(30, 60):
                 told = [_digest(rank, step, rank, 3) for rank in (0, 1)]
                 wanted += await asyncio.gather(*await coordinator.overdue(told))
-            print(f"{sum(taken.listing_wanted for taken in wanted)} listings wanted, none sent")
+            print(f"{sum(taken.send_listing for taken in wanted)} listings wanted, none sent")
             assert len(coordinator.verdicts._open) == 4
-            late = _digest(0, 31, 0, 3, (TensorSum("model.w", 1),))
-            assert await coordinator.ask(late) == DigestTaken()
+            late = _digest(0, 31, 0, 3, (TensorChecksum("model.w", 1),))
+            assert await coordinator.ask(late) == DigestAck()
             assert len(coordinator.verdicts._open) == 4
         async with Coordinator() as patient:
             assert await patient.check(10, {0: 7, 1: None, 2: 8}) == {0, 2}
@@ -266,7 +269,7 @@ def test_who_is_silent_costs_a_check_and_no_memory():
             done, _ = await asyncio.wait({waiting}, timeout=0.1)
             assert not done
             patient.verdicts.restart(None)
-            assert await waiting == DigestTaken()
+            assert await waiting == DigestAck()
             assert len(patient.messages) == 1
 
     asyncio.run(scene())

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.abc import AbstractResolver
 from aiohttp.resolver import ThreadedResolver
 
-from rover_kf.sidecar.http.address_cache import LastKnown
+from rover_kf.sidecar.http.address_cache import AddressCache
 
 
 class Forgetful(AbstractResolver):
@@ -34,7 +34,7 @@ def test_a_name_that_is_gone_keeps_its_address():
 
     async def scenario() -> None:
         asked = Forgetful()
-        resolver = LastKnown(asked)
+        resolver = AddressCache(asked)
         before = await resolver.resolve("localhost", 7411)
         assert before[0]["host"] == "127.0.0.1"
         asked.gone = True
@@ -51,13 +51,13 @@ def test_a_held_resolver_asks_nothing_until_it_is_freed():
 
     async def scenario() -> None:
         for seconds, free in ((60.0, True), (0.05, False)):
-            resolver = LastKnown(ThreadedResolver())
-            resolver.hold(seconds)
+            resolver = AddressCache(ThreadedResolver())
+            resolver.pause(seconds)
             waiting = asyncio.create_task(resolver.resolve("localhost", 7411))
             await asyncio.sleep(0)
             assert not waiting.done()
             if free:
-                resolver.free()
+                resolver.resume()
             assert (await asyncio.wait_for(waiting, 30))[0]["host"] == "127.0.0.1"
             await resolver.close()
 
@@ -69,8 +69,8 @@ def test_what_a_pod_says_of_itself_comes_first():
 
     async def scenario() -> None:
         asked = Forgetful()
-        resolver = LastKnown(asked)
-        resolver.hold(60.0)
+        resolver = AddressCache(asked)
+        resolver.pause(60.0)
         resolver.prefer("localhost", "127.0.0.9")
         resolver.prefer("demo-worker-0.invalid", "127.0.0.8")
         found = await resolver.resolve("localhost", 7411)

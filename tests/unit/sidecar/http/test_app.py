@@ -13,8 +13,8 @@ from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.status import Acknowledged
-from rover_kf.sidecar.http.app import LONG_POLLS, application, refusal, reply
+from rover_kf.api.status import Ack
+from rover_kf.sidecar.http.app import LONG_POLLS, error_response, make_application, reply
 
 GRACE = 30.0
 
@@ -37,7 +37,7 @@ async def _end_of(path: str) -> str:
     async def answer(_: web.Request) -> web.Response:
         asked.set()
         await ending.wait()
-        return reply(Acknowledged())
+        return reply(Ack())
 
     async def news(_: web.Request) -> web.Response:
         asked.set()
@@ -45,7 +45,7 @@ async def _end_of(path: str) -> str:
         raise AssertionError
 
     route = web.post(path, news if path in LONG_POLLS else answer)
-    made = application([route], None)
+    made = make_application([route], None)
 
     async def end_began(_: web.Application) -> None:
         ending.set()
@@ -70,15 +70,15 @@ async def _end_of(path: str) -> str:
     ("error", "status"),
     [
         (errors.CheckpointError("round -3 is over"), 409),
-        (errors.TornSnapshot("half of it"), 409),
-        (errors.StorageFailed("full"), 507),
-        (errors.MessageError("no JSON"), 400),
+        (errors.CorruptSnapshot("half of it"), 409),
+        (errors.StorageError("full"), 507),
+        (errors.ProtocolError("no JSON"), 400),
         (errors.RoverError("anything else"), 500),
     ],
 )
 def test_a_refusal_is_no_mistake_of_the_sidecar(error, status):
     """Each error has a status of its own; 500 is for what nobody has thought of."""
-    assert refusal(error).status == status
+    assert error_response(error).status == status
 
 
 def test_whoever_goes_in_the_middle_of_a_request_is_no_mistake(caplog):
@@ -97,7 +97,7 @@ def test_whoever_goes_in_the_middle_of_a_request_is_no_mistake(caplog):
             finally:
                 gone.set()
 
-        made = application([web.post(names.PATH_WATCH, answer)], None)
+        made = make_application([web.post(names.PATH_WATCH, answer)], None)
         made.middlewares.insert(0, seen)
         runner = web.AppRunner(made)  # what it has begun it ends, as if cancelled too late
         await runner.setup()

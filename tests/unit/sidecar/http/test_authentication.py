@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from rover_kf import errors
 from rover_kf.sidecar import settings as sidecar_settings
 from rover_kf.sidecar.http.authentication import (
-    ServiceAccounts,
-    SharedToken,
-    belongs,
-    make_gate,
+    ServiceAccountAuthenticator,
+    SharedTokenAuthenticator,
+    is_authorized,
+    make_authenticator,
 )
 from rover_kf.sidecar.http.peer_client import Token
 
@@ -59,7 +59,7 @@ def claims(pod: str = "train-worker-1", namespace: str = "team") -> dict[str, An
 def test_shared_token(tmp_path):
     """Only the very token opens; none and another do not."""
     (tmp_path / "token").write_text("secret\n")
-    gate = SharedToken(Token(tmp_path / "token"))
+    gate = SharedTokenAuthenticator(Token(tmp_path / "token"))
     given = ["Bearer secret", "bearer secret", "Bearer secre", "secret", "", "Bearer "]
     found = [asyncio.run(gate.admit(header)) for header in given]
     assert found == [True, True, False, False, False, False]
@@ -79,14 +79,14 @@ def test_shared_token(tmp_path):
 )
 def test_belongs(tmp_path, found, good):
     """Pods of this job in this namespace belong, and the controller's account; nobody else."""
-    assert belongs(found, make(tmp_path, controller_account="kubeflow:rover-kf")) is good
+    assert is_authorized(found, make(tmp_path, controller_account="kubeflow:rover-kf")) is good
 
 
 def test_signed_tokens(tmp_path):
     """A token is good if the cluster signed it for rover-kf and it has not expired."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    gate = ServiceAccounts(make(tmp_path))
+    gate = ServiceAccountAuthenticator(make(tmp_path))
     public = jwt.PyJWK(
         {**jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": "k"}, "RS256"
     )
@@ -111,7 +111,7 @@ def test_a_strange_token_is_refused(tmp_path, alg):
     """Another algorithm than the key's (the public key as a secret, too), parts that are no JSON,
     claims of any type: never let in, never a mistake."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    gate = ServiceAccounts(make(tmp_path))
+    gate = ServiceAccountAuthenticator(make(tmp_path))
     public = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
     gate._keys = {"k": jwt.PyJWK({**public, "kid": "k"}, "RS256")}
     gate._fetched = time.monotonic()
@@ -149,7 +149,7 @@ def test_a_wrong_clock_refuses_nobody(tmp_path, monkeypatch, wrong_by):
     (tmp_path / "token").write_text(jwt.encode(times, key, algorithm="RS256"))
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + wrong_by)
-    gate = ServiceAccounts(make(tmp_path))
+    gate = ServiceAccountAuthenticator(make(tmp_path))
     public = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
     gate._keys = {"k": jwt.PyJWK({**public, "kid": "k"}, "RS256")}
     gate._fetched = time.monotonic()
@@ -166,4 +166,4 @@ def test_a_wrong_clock_refuses_nobody(tmp_path, monkeypatch, wrong_by):
 def test_unknown_auth(tmp_path):
     """A setting that names no way is refused with those there are."""
     with pytest.raises(errors.InputError, match="serviceaccount"):
-        make_gate(make(tmp_path, auth="none"))
+        make_authenticator(make(tmp_path, auth="none"))

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.sidecar.http.peer_client import SidecarPeers
+from rover_kf.sidecar.http.peer_client import HttpPeerClient
 from tests.support.pods import checkpoint_pod
 from tests.support.waiting import eventually
 
@@ -48,7 +48,7 @@ def _opening(port: int) -> int:
 
 
 @contextlib.asynccontextmanager
-async def of_a_pod(folder: pathlib.Path, port: int) -> AsyncIterator[SidecarPeers]:
+async def of_a_pod(folder: pathlib.Path, port: int) -> AsyncIterator[HttpPeerClient]:
     """Peers of a second pod, whose coordinator was at FORMER and is at NEW now."""
 
     async def acknowledge(_: web.Request) -> web.Response:
@@ -62,9 +62,9 @@ async def of_a_pod(folder: pathlib.Path, port: int) -> AsyncIterator[SidecarPeer
     (folder / "token").write_text("a token")
     changes = {"port": port, "pod": "demo-worker-1", "replica_index": 1, "address": "127.0.0.1"}
     changes["coordinator_host"] = "demo-worker-0.invalid"
-    peers = SidecarPeers(checkpoint_pod.settings_of(folder, **changes))
+    peers = HttpPeerClient(checkpoint_pod.settings_of(folder, **changes))
     await peers.start()
-    peers.told(FORMER)
+    peers.set_coordinator_address(FORMER)
     yield peers
     await peers.stop()
     await runner.cleanup()
@@ -82,10 +82,10 @@ def test_a_former_address_is_not_awaited(tmp_path, port, monkeypatch):
             request = asyncio.create_task(peers.forward(names.PATH_EVENTS, b"{}"))
             opening = lambda: _opening(port) > before  # noqa: E731 - one condition
             await asyncio.to_thread(eventually, opening, what="the request's connection")
-            peers.told(FORMER)
+            peers.set_coordinator_address(FORMER)
             assert _opening(port) > before
             begun = time.monotonic()
-            peers.told(NEW)
+            peers.set_coordinator_address(NEW)
             with pytest.raises(errors.ClusterUnavailable):
                 await request
             took = time.monotonic() - begun
@@ -100,11 +100,11 @@ def test_connections_that_are_made_stay(tmp_path, port):
 
     async def scenario() -> int:
         async with of_a_pod(tmp_path, port) as peers:
-            peers.told(NEW)
+            peers.set_coordinator_address(NEW)
             await peers.forward(names.PATH_EVENTS, b"{}")
             request = asyncio.create_task(peers.forward(names.PATH_EVENTS, b"{}"))
             await asyncio.sleep(0)
-            peers.told("127.0.0.4")
+            peers.set_coordinator_address("127.0.0.4")
             return (await request)[0]
 
     assert asyncio.run(scenario()) == 200

@@ -14,12 +14,12 @@ WITHIN_SECONDS = 30.0
 
 def test_what_there_is_comes_at_once():
     """Even to one who does not wait."""
-    assert asyncio.run(LongPoll().answer(lambda: "news", 0)) == "news"
+    assert asyncio.run(LongPoll().wait(lambda: "news", 0)) == "news"
 
 
 def test_nothing_in_time():
     """Who waits is told so."""
-    assert asyncio.run(LongPoll().answer(lambda: None, 0.01)) is None
+    assert asyncio.run(LongPoll().wait(lambda: None, 0.01)) is None
 
 
 def test_a_change_wakes_everybody():
@@ -33,7 +33,7 @@ def test_a_change_wakes_everybody():
             looked.release()
             return found[0] if found else None
 
-        waiting = [asyncio.create_task(poll.answer(look, WITHIN_SECONDS)) for _ in range(3)]
+        waiting = [asyncio.create_task(poll.wait(look, WITHIN_SECONDS)) for _ in range(3)]
         for _ in waiting:
             await looked.acquire()
         found.append("news")
@@ -50,7 +50,7 @@ def test_time_alone_may_bring_news():
     def look() -> str | None:
         return "news" if time.monotonic() >= due else None
 
-    assert asyncio.run(LongPoll().answer(look, WITHIN_SECONDS)) == "news"
+    assert asyncio.run(LongPoll().wait(look, WITHIN_SECONDS)) == "news"
 
 
 def test_whoever_is_cancelled_twice_is_gone():
@@ -59,7 +59,7 @@ def test_whoever_is_cancelled_twice_is_gone():
     async def run() -> list[object]:
         poll, looked = LongPoll(), asyncio.Semaphore(0)
         waiting = [
-            asyncio.create_task(poll.answer(looked.release, WITHIN_SECONDS)) for _ in range(50)
+            asyncio.create_task(poll.wait(looked.release, WITHIN_SECONDS)) for _ in range(50)
         ]
         for _ in waiting:
             await looked.acquire()

@@ -14,10 +14,10 @@ import crc32c
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Holding
-from rover_kf.sidecar.http.peer_client import BUFFER_BYTES, SidecarPeers
+from rover_kf.api.checkpoints import SlotInfo
+from rover_kf.sidecar.http.peer_client import BUFFER_BYTES, HttpPeerClient
 from rover_kf.sidecar.http.peer_source import ATTEMPTS, PeerSource
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.slots import PodSlots
 from rover_kf.sidecar.slots.sources import copy_into
 from tests.support.faults.cutting_proxy import CuttingProxy
 from tests.support.pods import checkpoint_pod
@@ -44,7 +44,7 @@ class Pull:
     def __init__(self, home: pathlib.Path, content: bytes, cuts: list[int]) -> None:
         self.home, self.content, self.cuts = home, content, cuts
         self.settings = checkpoint_pod.settings_of(home)
-        self.served = Served(Slots(self.settings), content)
+        self.served = Served(PodSlots(self.settings), content)
         self.pauses: list[float] = []
         self.asked: list[int] = []
         self.passed = 0
@@ -70,17 +70,17 @@ class Pull:
                     self.asked, self.passed = proxy.asked, sum(proxy.answered)
                 return target.read_bytes()
 
-    def _holding(self, address: str) -> Holding:
-        return Holding(
+    def _holding(self, address: str) -> SlotInfo:
+        return SlotInfo(
             pod="other", address=address, local_rank=0, rank=4, world_size=5, step=7,
             replicated=True, snapshot_bytes=len(self.content),
-            checksum=crc32c.crc32c(self.content), round=1,
+            checksum=crc32c.crc32c(self.content), origin_round=1,
         )  # fmt: skip
 
 
 @contextlib.asynccontextmanager
 async def _peers(settings):
-    peers = SidecarPeers(settings)
+    peers = HttpPeerClient(settings)
     await peers.start()
     try:
         yield peers
@@ -143,7 +143,7 @@ def test_another_state_in_the_slot_is_refused(tmp_path):
     def overwrite(_: CuttingProxy) -> None:
         pull.served.save(LARGE[::-1])
 
-    with pytest.raises(errors.TornSnapshot, match="no longer serves step 7"):
+    with pytest.raises(errors.CorruptSnapshot, match="no longer serves step 7"):
         asyncio.run(pull.run(overwrite))
     assert pull.pauses == [0.2]
 

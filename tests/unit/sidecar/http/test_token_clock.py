@@ -9,8 +9,8 @@ import time
 import jwt
 import pytest
 
-from rover_kf.sidecar.http.token_clock import ClusterTime, life_of
-from rover_kf.system.steady_clock import SteadyClock
+from rover_kf.sidecar.http.token_clock import TokenClock, parse_lifetime
+from rover_kf.system.steady_clock import MonotonicWallClock
 from tests.support.pods import checkpoint_pod
 
 KEY = "the API server's, thirty-two bytes"
@@ -39,15 +39,15 @@ def test_a_clock_that_the_token_contradicts_is_not_believed(
     (settings.token_home / "token").write_text(token(issued))
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + wrong_by)
-    found = ClusterTime(settings)
+    found = TokenClock(settings)
     assert 0.0 <= found.now() - (int(issued) + wanted) <= CLOSE_SECONDS
-    assert found.pod_began() == int(issued)
+    assert found.pod_started_at() == int(issued)
 
 
 def test_a_jump_is_not_seen(settings, monkeypatch):
     """Once begun the clock goes on by itself."""
     (settings.token_home / "token").write_text(token(time.time() - 60))
-    clocks = [ClusterTime(settings), SteadyClock()]
+    clocks = [TokenClock(settings), MonotonicWallClock()]
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() - 600)
     assert all(abs(clock.now() - wall()) < CLOSE_SECONDS for clock in clocks)
@@ -56,11 +56,11 @@ def test_a_jump_is_not_seen(settings, monkeypatch):
 @pytest.mark.parametrize("text", ["", "secret", "a.b.c", "a.bm90IGpzb24.c", "a.e30.c"])
 def test_what_is_no_token_says_nothing(settings, text):
     """Then the machine's own clock is all there is."""
-    assert life_of(text) is None
+    assert parse_lifetime(text) is None
     (settings.token_home / "token").write_text(text)
-    assert abs(ClusterTime(settings).now() - time.time()) < CLOSE_SECONDS
+    assert abs(TokenClock(settings).now() - time.time()) < CLOSE_SECONDS
 
 
 def test_no_token(settings):
     """Not mounted yet, or none of that kind."""
-    assert abs(ClusterTime(settings).pod_began() - time.time()) < CLOSE_SECONDS
+    assert abs(TokenClock(settings).pod_started_at() - time.time()) < CLOSE_SECONDS

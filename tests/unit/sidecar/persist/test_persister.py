@@ -12,22 +12,22 @@ import threading
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.status import Ack
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
-from rover_kf.checkpoint.storage.rate_limit import Cap, CappedWriter
-from rover_kf.coordinator.commit.commit_service import Commits
-from rover_kf.sidecar.persist.job_storage import Place
+from rover_kf.checkpoint.storage.rate_limit import RateLimitedWriter, RateLimiter
+from rover_kf.coordinator.commit.commit_service import CommitService
+from rover_kf.sidecar.persist.job_storage import JobStorage
 from rover_kf.sidecar.persist.persister import Persister
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.pods import checkpoint_pod
 
 
-class Slow(CappedWriter):
+class Slow(RateLimitedWriter):
     """Writes no file before it is told to."""
 
     def __init__(self, storage: DirectoryStorage) -> None:
-        super().__init__(storage, Cap(0))
+        super().__init__(storage, RateLimiter(0))
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.files = 0
 
@@ -41,18 +41,18 @@ class Slow(CappedWriter):
 class Coordinator:
     """In the same process; what it is asked once a step is durable it says at once."""
 
-    def __init__(self, commits: Commits) -> None:
+    def __init__(self, commits: CommitService) -> None:
         self._commits, self.is_there = commits, True
 
-    async def ask_coordinator(self, path, message, _reply):
+    async def call_coordinator(self, path, message, _reply):
         if not self.is_there:
             raise errors.ClusterUnavailable("it has ended")
         if path == names.PATH_COMMIT_DURABLE:
-            return await self._commits._committer.take(message)
+            return await self._commits._committer.on_rank_durable(message)
         if path == names.PATH_COMMIT_LEFT:
-            return Acknowledged()
+            return Ack()
         assert path == names.PATH_COMMIT_WAIT
-        return Acknowledged(done=self._commits.durable_step == message.step)
+        return Ack(done=self._commits.durable_step == message.step)
 
 
 class Pod:
@@ -61,28 +61,28 @@ class Pod:
     def __init__(self, home: pathlib.Path) -> None:
         pvc, told = home / "pvc", checkpoint_pod.Told()
         settings = checkpoint_pod.settings_of(home, checkpoint_path=str(pvc))
-        self.stored, slots = DirectoryStorage(pvc / "demo"), Slots(settings)
+        self.stored, slots = DirectoryStorage(pvc / "demo"), PodSlots(settings)
         layout = snapshot.plan([snapshot.Entry("content", "U8", (4,), 1)], {})
         state = snapshot.header(layout, {}) + b"four"
         slots.allocate(ArenaRequest(0, len(state)))
         with slots.arena(0).fill() as filling:
             os.pwrite(filling.descriptor, state, 0)
             filling.seal(step=7, length=len(state), rank=0, world_size=1, round_=1, replicated=True)
-        self.coordinator = Coordinator(Commits(settings, told, None, storage=self.stored))
+        self.coordinator = Coordinator(CommitService(settings, told, None, storage=self.stored))
         self.writer = Slow(self.stored)
-        place = Place(self.stored, self.writer, Cap(0))
+        place = JobStorage(self.stored, self.writer, RateLimiter(0))
         self.persister = Persister(settings, slots, place, self.coordinator, told)
 
     def whole(self) -> list[int]:
         """Steps on storage, every byte compared."""
-        return [self.stored.verify(folder).step for folder in self.stored.whole()]
+        return [self.stored.verify(folder).step for folder in self.stored.complete_folders()]
 
 
 def test_a_file_that_is_being_written_is_not_begun_again(tmp_path):
     """Who waits for a flush hangs up, and asks again: it gets what was being written."""
     pod = Pod(tmp_path)
 
-    async def ask_twice() -> Acknowledged:
+    async def ask_twice() -> Ack:
         first = asyncio.create_task(pod.persister.flush())
         await asyncio.to_thread(pod.writer.begun.wait, 60)
         first.cancel()
@@ -90,7 +90,7 @@ def test_a_file_that_is_being_written_is_not_begun_again(tmp_path):
         pod.writer.go_on.set()
         return await pod.persister.flush()
 
-    assert asyncio.run(ask_twice()) == Acknowledged()
+    assert asyncio.run(ask_twice()) == Ack()
     assert (pod.writer.files, pod.whole()) == (1, [7])
 
 
@@ -99,9 +99,9 @@ def test_a_step_on_storage_needs_no_coordinator(tmp_path):
     pod = Pod(tmp_path)
     pod.writer.go_on.set()
 
-    async def flush_twice() -> list[Acknowledged]:
+    async def flush_twice() -> list[Ack]:
         first = await pod.persister.flush()
         pod.coordinator.is_there = False
         return [first, await pod.persister.flush()]
 
-    assert asyncio.run(flush_twice()) == [Acknowledged(), Acknowledged()]
+    assert asyncio.run(flush_twice()) == [Ack(), Ack()]

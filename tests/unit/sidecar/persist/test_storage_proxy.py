@@ -17,15 +17,15 @@ import crc32c
 import pytest
 
 from rover_kf import errors
-from rover_kf.checkpoint.format.chunks import PIECE_BYTES
+from rover_kf.checkpoint.format.chunks import CHUNK_BYTES
 from rover_kf.checkpoint.format.manifest import Manifest
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.rank_content import SlotContent
-from rover_kf.checkpoint.storage.rate_limit import Cap
-from rover_kf.checkpoint.storage.retention import Spare
+from rover_kf.checkpoint.storage.rate_limit import RateLimiter
+from rover_kf.checkpoint.storage.retention import RetentionExceptions
 from rover_kf.sidecar.persist import worker_main, worker_protocol
-from rover_kf.sidecar.persist.storage_proxy import SeparateStorage
-from rover_kf.sidecar.persist.worker_pool import StorageChildren
+from rover_kf.sidecar.persist.storage_proxy import StorageProxy
+from rover_kf.sidecar.persist.worker_pool import StorageWorkerPool
 from tests.support.waiting import eventually
 
 LENGTH = (9 << 20) + 5
@@ -40,7 +40,7 @@ def slot(tmp_path):
 
 @pytest.fixture
 def storage(tmp_path):
-    made = SeparateStorage(tmp_path / "pvc" / "demo", Cap(0))
+    made = StorageProxy(tmp_path / "pvc" / "demo", RateLimiter(0))
     yield made
     made.close()
 
@@ -61,7 +61,7 @@ def bytes_of(slot: pathlib.Path) -> bytes:
 def test_everything_that_a_sidecar_asks_of_a_folder(storage, slot, tmp_path):
     """Written, committed, listed, read in parts, verified, retained: as the folder itself says."""
     plain = DirectoryStorage(tmp_path / "pvc" / "demo")
-    assert storage.folders() == storage.whole() == ()
+    assert storage.folders() == storage.complete_folders() == ()
     for step in (1, 2, 3):
         folder = storage.folder(step, 7)
         file, seconds = storage.write_slot(folder, 0, content(slot))
@@ -69,14 +69,14 @@ def test_everything_that_a_sidecar_asks_of_a_folder(storage, slot, tmp_path):
         assert seconds > 0
         made = Manifest(step, 7, 1, replicated=True, files=(file,), metrics={"loss": float(step)})
         assert storage.write_manifest(made) == folder
-        storage.settle(folder)
+        storage.ensure_durable(folder)
         assert storage.load(folder) == storage.verify(folder) == plain.verify(folder) == made
         assert storage.sizes(folder) == plain.sizes(folder)
     assert joined(storage.read_range(folder, file, 0, file.length)) == bytes_of(slot)
     assert joined(storage.read_range(folder, file, 3, 10)) == bytes_of(slot)[3:13]
-    spare = Spare(every=2)
+    spare = RetentionExceptions(every=2)
     assert [gone.step for gone in storage.collect(1, generation=7, spare=spare)] == [1]
-    assert storage.whole() == plain.whole() == plain.folders()
+    assert storage.complete_folders() == plain.complete_folders() == plain.folders()
     storage.remove(folder)
     assert [left.step for left in storage.folders()] == [2]
 
@@ -86,24 +86,24 @@ def test_refusals_are_those_of_the_folder(storage, slot, tmp_path):
     that cannot be made. A reader that stops half way spoils nothing for the next call."""
     folder = storage.folder(1, 1)
     file, _ = storage.write_slot(folder, 0, content(slot))
-    with pytest.raises(errors.StorageFailed, match="No such file"):
+    with pytest.raises(errors.StorageError, match="No such file"):
         storage.read_manifest(folder)
     storage.write_manifest(Manifest(1, 1, 1, replicated=True, files=(file,)))
     for _ in storage.read_range(folder, file, 0, file.length):
         break
     path = tmp_path / "pvc" / "demo" / folder.name / file.name
     with path.open("r+b") as damaged:
-        damaged.seek(5 << 20)
+        damaged.allow_lookups(5 << 20)
         damaged.write(b"x" * 9)
-    with pytest.raises(errors.TornSnapshot, match="has CRC-32C"):
+    with pytest.raises(errors.CorruptSnapshot, match="has CRC-32C"):
         storage.verify(folder)
     short = SlotContent(slot, LENGTH + 4096, ((0, LENGTH),))
-    with pytest.raises(errors.TornSnapshot, match="were sealed"):
+    with pytest.raises(errors.CorruptSnapshot, match="were sealed"):
         storage.write_slot(storage.folder(3, 1), 0, short)
-    with pytest.raises(errors.AlreadyStored, match="is a checkpoint already"):
+    with pytest.raises(errors.CheckpointExists, match="is a checkpoint already"):
         storage.write_slot(folder, 0, content(slot))
     (tmp_path / "pvc" / "demo" / storage.folder(2, 1).name).write_text("in the way")
-    with pytest.raises(errors.StorageFailed, match="cannot be written"):
+    with pytest.raises(errors.StorageError, match="cannot be written"):
         storage.write_slot(storage.folder(2, 1), 0, content(slot))
 
 
@@ -132,10 +132,10 @@ def test_many_looks_that_are_slow_are_no_hang(tmp_path, monkeypatch):
     (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
     path = os.pathsep.join([str(tmp_path / "slow"), *filter(None, [os.environ.get("PYTHONPATH")])])
     monkeypatch.setenv("PYTHONPATH", path)
-    storage = SeparateStorage(tmp_path / "demo", Cap(0), patience=(1, 1))
+    storage = StorageProxy(tmp_path / "demo", RateLimiter(0), timeouts=(1, 1))
     try:
-        assert [folder.step for folder in storage.whole()] == list(steps)
-        gone = storage.collect(1, generation=1, spare=Spare(every=2))
+        assert [folder.step for folder in storage.complete_folders()] == list(steps)
+        gone = storage.collect(1, generation=1, spare=RetentionExceptions(every=2))
         assert [folder.step for folder in gone] == list(steps)[::2]
         assert storage.silent_seconds == 0
     finally:
@@ -145,17 +145,17 @@ def test_many_looks_that_are_slow_are_no_hang(tmp_path, monkeypatch):
 def test_what_the_system_refuses_is_the_storages_or_the_slots(storage, slot, tmp_path, monkeypatch):
     """A slot that is gone is torn; what a listing comes upon is a refusal of the storage."""
     gone = dataclasses.replace(content(slot), slot=tmp_path / "gone")
-    with pytest.raises(errors.TornSnapshot, match="No such file"):
+    with pytest.raises(errors.CorruptSnapshot, match="No such file"):
         storage.write_slot(storage.folder(1, 1), 0, gone)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        parent = worker_main._Parent(theirs)
-        desk = worker_main._Desk(tmp_path / "demo", parent, mmap.mmap(-1, PIECE_BYTES))
+        parent = worker_main._ParentPipe(theirs)
+        desk = worker_main._RequestLoop(tmp_path / "demo", parent, mmap.mmap(-1, CHUNK_BYTES))
         refusal = OSError(errno.EIO, os.strerror(errno.EIO))
-        monkeypatch.setattr(DirectoryStorage, "whole", mock.Mock(side_effect=refusal))
-        desk.answer({"call": "whole"}, b"")
+        monkeypatch.setattr(DirectoryStorage, "complete_folders", mock.Mock(side_effect=refusal))
+        desk.handle({"call": "whole"}, b"")
         words, _ = worker_protocol.receive(ours)
-    assert words == {"error": "StorageFailed", "message": str(refusal)}
+    assert words == {"error": "StorageError", "message": str(refusal)}
 
 
 def test_its_process_ends_with_the_sidecar(storage, slot):
@@ -169,7 +169,7 @@ def test_its_process_ends_with_the_sidecar(storage, slot):
     (child,) = _children() - others
     storage.close()
     eventually(lambda: _state(child) in ("Z", ""), what="the process has ended")
-    with pytest.raises(errors.StorageFailed, match="ends"):
+    with pytest.raises(errors.StorageError, match="ends"):
         storage.write_slot(storage.folder(1, 1), 0, content(slot))
 
 
@@ -178,8 +178,8 @@ def test_a_process_that_is_killed_is_no_hang(storage, slot):
     others = _children()
     assert storage.folders() == ()
     (child,) = _children() - others
-    killed = dataclasses.replace(content(slot), go_on=lambda: os.kill(child, 9))
-    with pytest.raises(errors.StorageFailed, match=r"has ended with exit code -9"):
+    killed = dataclasses.replace(content(slot), check_cancelled=lambda: os.kill(child, 9))
+    with pytest.raises(errors.StorageError, match=r"has ended with exit code -9"):
         storage.write_slot(storage.folder(1, 7), 0, killed)
     assert storage.silent_seconds == 0
     assert storage.write_slot(storage.folder(1, 7), 0, content(slot))
@@ -187,14 +187,14 @@ def test_a_process_that_is_killed_is_no_hang(storage, slot):
 
 def test_a_writer_whose_sidecar_is_gone_changes_nothing_more(slot, tmp_path, monkeypatch):
     """What it has begun stays as it is: the next sidecar may be writing under the same name."""
-    monkeypatch.setattr(worker_main, "_TELL_SECONDS", float("inf"))
+    monkeypatch.setattr(worker_main, "_NOTIFY_SECONDS", float("inf"))
     ours, theirs = socket.socketpair()
-    buffer = mmap.mmap(-1, PIECE_BYTES)
-    desk = worker_main._Desk(tmp_path / "demo", worker_main._Parent(theirs), buffer)
+    buffer = mmap.mmap(-1, CHUNK_BYTES)
+    desk = worker_main._RequestLoop(tmp_path / "demo", worker_main._ParentPipe(theirs), buffer)
     words = {"call": "write_rank", "step": 1, "generation": 1, "rank": 0, "slot": str(slot)}
     ours.close()
-    with pytest.raises(worker_main._Gone), theirs:
-        desk.answer({**words, "slot_bytes": LENGTH, "ranges": [[0, LENGTH]]}, b"a header")
+    with pytest.raises(worker_main._ParentGone), theirs:
+        desk.handle({**words, "slot_bytes": LENGTH, "ranges": [[0, LENGTH]]}, b"a header")
     (left,) = (tmp_path / "demo" / "step-000000000001-1").iterdir()
     assert left.name == "rank-00000.safetensors.part"
 
@@ -229,18 +229,18 @@ def test_many_at_a_time_are_no_hang(storage, monkeypatch, spare_seconds):
 def test_two_that_are_held_are_a_hang(tmp_path, monkeypatch):
     """Killed while they were at work, they stay in the kernel: calls are refused until one goes."""
     monkeypatch.setattr("rover_kf.sidecar.persist.worker_pool.HELD_SECONDS", 0.0)
-    children = StorageChildren(tmp_path)
+    children = StorageWorkerPool(tmp_path)
     held = []
     for _ in range(2):
-        with children.one() as child:
-            monkeypatch.setattr(child, "gone", lambda: False)
-            child.free = False
+        with children.acquire() as child:
+            monkeypatch.setattr(child, "has_exited", lambda: False)
+            child.is_idle = False
             held.append(child)
-    with pytest.raises(errors.StorageFailed, match="hangs: no answer for"), children.one():
+    with pytest.raises(errors.StorageError, match="hangs: no answer for"), children.acquire():
         pass
     monkeypatch.undo()
-    eventually(held[0].gone, what="the kernel lets go")
-    with children.one():
+    eventually(held[0].has_exited, what="the kernel lets go")
+    with children.acquire():
         pass
     children.close()
 

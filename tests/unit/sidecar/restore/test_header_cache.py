@@ -11,7 +11,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.checkpoint.format.snapshot import Snapshot
-from rover_kf.sidecar.restore.header_cache import Heads
+from rover_kf.sidecar.restore.header_cache import HeaderCache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +41,16 @@ def _sources(count: int) -> list[Counted]:
     return [Counted(f"s{number}", reads, asked, gate, broken) for number in range(count)]
 
 
-async def _rank(heads: Heads, sources: list[Counted]) -> list[str]:
-    with heads.reading():
-        return [head.snapshot.metadata["name"] async for _, head in heads.of_all(sources)]
+async def _rank(heads: HeaderCache, sources: list[Counted]) -> list[str]:
+    with heads.session():
+        return [head.snapshot.metadata["name"] async for _, head in heads.read_all(sources)]
 
 
 def test_ranks_that_ask_together_read_each_header_once():
     """Whichever source is a rank's first; they are told in its order."""
 
     async def scene() -> None:
-        heads, sources = Heads(), _sources(40)
+        heads, sources = HeaderCache(), _sources(40)
         orders = [[sources[k], *sources[:k], *sources[k + 1 :]] for k in (0, 5, 7)]
         ranks = [asyncio.create_task(_rank(heads, order)) for order in orders]
         sources[0].gate.set()
@@ -66,7 +66,7 @@ def test_nothing_is_kept_behind_the_last_rank():
     """Another restore reads anew: what a place holds changes."""
 
     async def scene() -> None:
-        heads, (source,) = Heads(), _sources(1)
+        heads, (source,) = HeaderCache(), _sources(1)
         source.gate.set()
         await _rank(heads, [source])
         await _rank(heads, [source])
@@ -79,7 +79,7 @@ def test_a_rank_that_leaves_takes_nothing_from_the_others():
     """Its process was killed in the middle."""
 
     async def scene() -> None:
-        heads, (source,) = Heads(), _sources(1)
+        heads, (source,) = HeaderCache(), _sources(1)
         leaving, staying = (asyncio.create_task(_rank(heads, [source])) for _ in range(2))
         await source.asked.wait()
         leaving.cancel()
@@ -96,10 +96,10 @@ def test_a_failure_is_not_kept():
     """Who asks again, asks the source: the peer may be back."""
 
     async def scene() -> None:
-        heads, (source,) = Heads(), _sources(1)
+        heads, (source,) = HeaderCache(), _sources(1)
         source.gate.set()
         source.broken.add("s0")
-        with heads.reading():  # of another rank
+        with heads.session():  # of another rank
             with pytest.raises(errors.ClusterUnavailable):
                 await _rank(heads, [source])
             source.broken.clear()

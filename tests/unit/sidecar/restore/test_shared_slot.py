@@ -13,37 +13,41 @@ import pytest
 from rover_kf import errors
 from rover_kf.api.checkpoints import (
     ArenaRequest,
-    Holding,
-    ResolveReply,
     RestoreReply,
     RestoreRequest,
+    RestoreStepReply,
+    SlotInfo,
 )
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.sidecar.restore import shared_slot as leads_module
-from rover_kf.sidecar.restore.shared_slot import Leads
-from rover_kf.sidecar.slots.rank_assignments import Assignment
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.restore.shared_slot import SharedSlots
+from rover_kf.sidecar.slots.rank_assignments import RankAssignment
+from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.pods import checkpoint_pod
 from tests.support.waiting import eventually
 
 FIRST = RestoreRequest(0, 2, 4, 5, ranks=2)
 SECOND = RestoreRequest(1, 3, 4, 5, ranks=0)
-CHOICE = ResolveReply(
+CHOICE = RestoreStepReply(
     7,
     "peer",
-    (Holding("p", "a", 0, 0, 4, 7, replicated=True, snapshot_bytes=3, checksum=1, round=4),),
+    (
+        SlotInfo(
+            "p", "a", 0, 0, 4, 7, replicated=True, snapshot_bytes=3, checksum=1, origin_round=4
+        ),
+    ),
 )
 
 
 @pytest.fixture
-def slots(tmp_path) -> Slots:
-    found = Slots(checkpoint_pod.settings_of(tmp_path))
+def slots(tmp_path) -> PodSlots:
+    found = PodSlots(checkpoint_pod.settings_of(tmp_path))
     found.allocate(ArenaRequest(0, 100))
-    found.assignments.set(1, Assignment(3, 4, 5))
+    found.assignments.set(1, RankAssignment(3, 4, 5))
     return found
 
 
-def _sealed(slots: Slots, *, round_: int = 4, ranks: int = 2) -> Seal:
+def _sealed(slots: PodSlots, *, round_: int = 4, ranks: int = 2) -> Seal:
     arena = slots.arena(0)
     with arena.fill() as filling:
         os.pwrite(filling.descriptor, b"all", 0)
@@ -62,13 +66,13 @@ def test_the_others_wait_for_the_first_ranks_restore(slots):
     """A slot that is there before is not taken while the first rank is still asking."""
 
     async def scene() -> None:
-        leads = Leads(slots)
-        slots.assignments.set(0, Assignment(2, 4, 5))
+        leads = SharedSlots(slots)
+        slots.assignments.set(0, RankAssignment(2, 4, 5))
         seal = _sealed(slots)
-        with leads.asked(FIRST):
+        with leads.restoring(FIRST):
             waiting = asyncio.create_task(leads.find(SECOND, CHOICE))
             await _waits(waiting)
-            leads.tell(FIRST, RestoreReply(7, "peer"), seal)
+            leads.publish(FIRST, RestoreReply(7, "peer"), seal)
             found = await waiting
         assert (found.seal, found.source) == (seal, "peer")
 
@@ -78,17 +82,17 @@ def test_the_others_wait_for_the_first_ranks_restore(slots):
 @pytest.mark.parametrize("refused", [False, True])
 def test_the_others_go_on_as_soon_as_the_first_rank_does(slots, monkeypatch, refused):
     """Not at their next look, or all ranks of a job that recovers would wait for it."""
-    monkeypatch.setattr(leads_module, "_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(leads_module, "_POLL_SECONDS", 3600.0)
 
     async def scene() -> None:
-        leads = Leads(slots)
-        slots.assignments.set(0, Assignment(2, 4, 5))
-        with contextlib.suppress(errors.StorageFailed), leads.asked(FIRST):
+        leads = SharedSlots(slots)
+        slots.assignments.set(0, RankAssignment(2, 4, 5))
+        with contextlib.suppress(errors.StorageError), leads.restoring(FIRST):
             waiting = asyncio.create_task(leads.find(SECOND, CHOICE))
             await _waits(waiting)
             if refused:
-                raise errors.StorageFailed("the disk is gone")
-            leads.tell(FIRST, RestoreReply(7, "memory"), _sealed(slots))
+                raise errors.StorageError("the disk is gone")
+            leads.publish(FIRST, RestoreReply(7, "memory"), _sealed(slots))
         with pytest.raises(errors.CheckpointError) if refused else contextlib.nullcontext():
             assert (await asyncio.wait_for(waiting, 60)).source == "memory"
 
@@ -99,13 +103,13 @@ def test_a_sidecar_that_was_started_anew_finds_it_in_the_slots(slots):
     """Verified, of that very state, and only once the first rank has asked in this round."""
 
     async def scene() -> None:
-        leads = Leads(slots)
+        leads = SharedSlots(slots)
         waiting = asyncio.create_task(leads.find(SECOND, CHOICE))
         _sealed(slots, round_=3)
         await _waits(waiting)
         seal = _sealed(slots)
         await _waits(waiting)
-        slots.assignments.set(0, Assignment(2, 4, 5))
+        slots.assignments.set(0, RankAssignment(2, 4, 5))
         assert (await waiting).seal == seal
 
     asyncio.run(scene())
@@ -115,8 +119,8 @@ def test_a_torn_slot_is_not_taken(slots):
     """Its bytes are not those that were sealed."""
 
     async def scene() -> None:
-        leads = Leads(slots)
-        slots.assignments.set(0, Assignment(2, 4, 5))
+        leads = SharedSlots(slots)
+        slots.assignments.set(0, RankAssignment(2, 4, 5))
         seal = _sealed(slots)
         slots.checksum(0, seal)
         path = slots.arena(0).slot_path(seal.slot)
@@ -134,9 +138,9 @@ def test_what_the_first_rank_was_refused_the_others_are(slots):
     """They would wait for nothing; in the next round it is another answer."""
 
     async def scene() -> None:
-        leads = Leads(slots)
-        with pytest.raises(errors.StorageFailed), leads.asked(FIRST):
-            raise errors.StorageFailed("the disk is gone")
+        leads = SharedSlots(slots)
+        with pytest.raises(errors.StorageError), leads.restoring(FIRST):
+            raise errors.StorageError("the disk is gone")
         with pytest.raises(errors.CheckpointError, match="the disk is gone"):
             await leads.find(SECOND, CHOICE)
 
@@ -147,9 +151,9 @@ def test_nobody_waits_for_a_round_that_is_over(slots):
     """The rank that asked has been taken into another one."""
 
     async def scene() -> None:
-        waiting = asyncio.create_task(Leads(slots).find(SECOND, CHOICE))
+        waiting = asyncio.create_task(SharedSlots(slots).find(SECOND, CHOICE))
         await _waits(waiting)
-        slots.assignments.set(1, Assignment(3, 4, 6))
+        slots.assignments.set(1, RankAssignment(3, 4, 6))
         with pytest.raises(errors.CheckpointError, match="round 5 is over"):
             await waiting
 

@@ -10,9 +10,9 @@ import pathlib
 import pytest
 
 from rover_kf.api import names
-from rover_kf.api.checkpoints import RestoreReply, Wanted
+from rover_kf.api.checkpoints import RequestedBoxes, RestoreReply
 from rover_kf.checkpoint.format import snapshot
-from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece
+from rover_kf.checkpoint.format.tensor_layout import LAYOUT_KEY, TensorLayout, TensorShard
 from tests.support.pods import checkpoint_pod
 from tests.support.pods.bare_trainer import Trainer
 from tests.support.waiting import eventually
@@ -20,10 +20,10 @@ from tests.support.waiting import eventually
 CONTENT = bytes(range(60))
 
 
-def _boxes(world: int) -> list[Wanted]:
+def _boxes(world: int) -> list[RequestedBoxes]:
     """Of so many ranks."""
     size = 60 // world
-    return [Wanted((60,), (rank * size,), (size,), ("w",)) for rank in range(world)]
+    return [RequestedBoxes((60,), (rank * size,), (size,), ("w",)) for rank in range(world)]
 
 
 def _parts(world: int) -> list[bytes]:
@@ -33,8 +33,8 @@ def _parts(world: int) -> list[bytes]:
 def _snapshot(part: bytes, begin: int = 0, *, cut: bool = False) -> bytes:
     """What a rank has: all, as in a DDP job or where a world of one cuts, or what begins
     somewhere."""
-    pieces = {"w": Piece((60,), (begin,))} if cut or len(part) < 60 else {}
-    metadata = {KEY: Kinds(pieces=pieces).to_text()}
+    pieces = {"w": TensorShard((60,), (begin,))} if cut or len(part) < 60 else {}
+    metadata = {LAYOUT_KEY: TensorLayout(shards=pieces).to_text()}
     layout = snapshot.plan([snapshot.Entry("w", "U8", (len(part),), 1)], metadata)
     return snapshot.header(layout, metadata) + part
 
@@ -45,7 +45,9 @@ def _held(reply: RestoreReply) -> bytes:
     return data[place.begin : place.end]
 
 
-def _restore(trainers: list[Trainer], round_: int, wanted: list[Wanted]) -> list[RestoreReply]:
+def _restore(
+    trainers: list[Trainer], round_: int, wanted: list[RequestedBoxes]
+) -> list[RestoreReply]:
     with concurrent.futures.ThreadPoolExecutor() as ranks:
         asked = [
             ranks.submit(trainer.restore, round_, (wish,))

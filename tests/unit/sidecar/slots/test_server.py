@@ -14,7 +14,7 @@ import aiohttp
 import crc32c
 import pytest
 
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.slots import PodSlots
 from rover_kf.webhook.certificates import issue
 from tests.support.pods import checkpoint_pod
 from tests.support.pods.served_slot import CONTENT, PATH, Served
@@ -22,7 +22,7 @@ from tests.support.pods.served_slot import CONTENT, PATH, Served
 
 @pytest.fixture
 def slots(tmp_path):
-    return Slots(checkpoint_pod.settings_of(tmp_path))
+    return PodSlots(checkpoint_pod.settings_of(tmp_path))
 
 
 END = len(CONTENT)
@@ -114,7 +114,7 @@ def test_a_slot_stays_pinned_until_its_reader_has_all(slots):
 
     async def ask():
         async with Served(slots, content).running() as served:
-            reader, writer = await served.ask()
+            reader, writer = await served.request()
             assert await reader.readexactly(len(content)) == content
             for _ in range(100):  # turns of the loop: the server has nothing left to do
                 await asyncio.sleep(0)
@@ -131,7 +131,7 @@ def test_a_reader_that_goes_away_frees_the_slot(slots, at):
 
     async def ask():
         async with Served(slots, CONTENT * 8).running() as served:
-            reader, writer = await served.ask()
+            reader, writer = await served.request()
             assert await reader.readexactly(at) == CONTENT[:at]
             writer.transport.abort()
             print(f"free after {await served.freed(within=30):.3f} s")
@@ -149,7 +149,7 @@ def test_a_reader_that_stands_still_loses_the_slot(slots, size):
         content = (CONTENT * 8)[:size]
         async with Served(slots, content, reader_seconds=1.0).running() as served:
             begun = time.monotonic()
-            _, writer = await served.ask()
+            _, writer = await served.request()
             await served.freed(within=60)
             assert time.monotonic() - begun > 0.5
             writer.transport.abort()

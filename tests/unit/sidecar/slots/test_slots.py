@@ -11,7 +11,7 @@ import pytest
 
 from rover_kf.api.checkpoints import ArenaRequest
 from rover_kf.checkpoint.arena.arena import Arena
-from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.pods import checkpoint_pod
 
 PAGES = 8 << 12
@@ -20,7 +20,7 @@ ROUNDS = 300
 
 @pytest.fixture
 def slots(tmp_path):
-    return Slots(checkpoint_pod.settings_of(tmp_path))
+    return PodSlots(checkpoint_pod.settings_of(tmp_path))
 
 
 def test_a_rank_gets_its_slots_while_a_replica_is_given_back(slots, monkeypatch):
@@ -29,7 +29,7 @@ def test_a_rank_gets_its_slots_while_a_replica_is_given_back(slots, monkeypatch)
     lstat = pathlib.Path.lstat
 
     def given_back_first(path):
-        slots.forget_replicas(frozenset())
+        slots.release_replicas(frozenset())
         return lstat(path)
 
     with monkeypatch.context() as patched:
@@ -46,7 +46,7 @@ def test_a_replica_that_is_given_back_while_it_is_looked_at_is_none(slots, monke
     pin = Arena.pin
 
     def given_back_first(arena, seal):
-        slots.forget_replicas(frozenset())
+        slots.release_replicas(frozenset())
         return pin(arena, seal)
 
     with monkeypatch.context() as patched:
@@ -59,7 +59,7 @@ def test_two_that_give_back_the_same_do_not_meet_in_an_error(slots):
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         for _ in range(ROUNDS):
             slots.allocate_replica(7, PAGES)
-            both = [pool.submit(slots.forget_replicas, frozenset()) for _ in range(2)]
+            both = [pool.submit(slots.release_replicas, frozenset()) for _ in range(2)]
             for one in both:
                 one.result(timeout=60)
             assert slots.replicas() == ()

@@ -9,12 +9,12 @@ import os
 
 from rover_kf.api.checkpoints import ArenaRequest
 from rover_kf.checkpoint.arena.slot_record import Seal
-from rover_kf.sidecar.slots.slots import Slots
-from rover_kf.sidecar.slots.verifier import Examination
+from rover_kf.sidecar.slots.slots import PodSlots
+from rover_kf.sidecar.slots.verifier import SlotVerifier
 from tests.support.pods import checkpoint_pod
 
 
-def _sealed(slots: Slots, place: int, step: int) -> Seal:
+def _sealed(slots: PodSlots, place: int, step: int) -> Seal:
     slots.allocate(ArenaRequest(place, 8))
     with slots.arena(place).fill() as filling:
         os.pwrite(filling.descriptor, b"%d" % step, 0)
@@ -28,17 +28,21 @@ def test_each_end_of_the_processes_gives_each_rank_one_answer(tmp_path):
     seal that came after it is not the one that was verified."""
 
     async def run() -> None:
-        slots = Slots(checkpoint_pod.settings_of(tmp_path))
-        examination = Examination(slots)
+        slots = PodSlots(checkpoint_pod.settings_of(tmp_path))
+        examination = SlotVerifier(slots)
         _sealed(slots, 0, 1)
         newest, other = _sealed(slots, 0, 2), _sealed(slots, 1, 2)
-        assert await examination.take(0) is None
+        assert await examination.pop_verified(0) is None
         examination.begin()
-        assert [await examination.take(place) for place in (0, 0, 1)] == [newest, None, other]
+        assert [await examination.pop_verified(place) for place in (0, 0, 1)] == [
+            newest,
+            None,
+            other,
+        ]
         examination.begin()
         examination.begin()  # it ended again before the first was through
         _sealed(slots, 0, 3)
-        assert await examination.take(0) in (newest, slots.arena(0).sealed()[0])
+        assert await examination.pop_verified(0) in (newest, slots.arena(0).sealed()[0])
         await examination.stop()
 
     asyncio.run(run())
@@ -48,14 +52,14 @@ def test_a_damaged_slot_is_left_to_the_restore(tmp_path):
     """It gets no good name, and is still there for whoever tells of damages."""
 
     async def run() -> None:
-        slots = Slots(checkpoint_pod.settings_of(tmp_path))
+        slots = PodSlots(checkpoint_pod.settings_of(tmp_path))
         seal = _sealed(slots, 0, 1)
         slots.checksum(0, seal)
         with slots.arena(0).slot_path(seal.slot).open("r+b") as slot:
             slot.write(b"X")
-        examination = Examination(slots)
+        examination = SlotVerifier(slots)
         examination.begin()
-        assert await examination.take(0) is None
+        assert await examination.pop_verified(0) is None
         assert slots.arena(0).sealed() == (seal,)
 
     asyncio.run(run())

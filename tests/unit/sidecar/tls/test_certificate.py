@@ -23,7 +23,7 @@ def read(tmp_path):
 
     def made(content):
         secret = MountedSecret(tmp_path / "tls", content)
-        return certificate.of(certificate.files(secret.folder), secret.folder, "team")
+        return certificate.load(certificate.read_files(secret.folder), secret.folder, "team")
 
     return made
 
@@ -33,9 +33,9 @@ def test_a_certificate_that_fits_is_read(read):
     content = OURS.secret(NAME, ends=7 * DAY)
     found = read(content)
     assert found.authorities == (OURS.pem.strip(),)
-    assert 6.9 * DAY < found.ends - found.begins - DAY < 7.1 * DAY
-    assert not found.ends_soon(found.ends - DAY)
-    assert found.ends_soon(found.ends - DAY / 2)
+    assert 6.9 * DAY < found.not_after - found.not_before - DAY < 7.1 * DAY
+    assert not found.expires_soon(found.not_after - DAY)
+    assert found.expires_soon(found.not_after - DAY / 2)
     assert "KEY" not in repr(found)
 
 
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_said(read, what):
 def test_what_is_not_mounted_or_cannot_be_read_is_said(tmp_path):
     """By the folder's name."""
     with pytest.raises(errors.InputError, match=r"no tls\.crt in .*none"):
-        certificate.of(certificate.files(tmp_path / "none"), tmp_path / "none", "team")
+        certificate.load(certificate.read_files(tmp_path / "none"), tmp_path / "none", "team")
     (tmp_path / "tls.crt").mkdir()
     with pytest.raises(errors.InputError, match="cannot be read"):
-        certificate.files(tmp_path)
+        certificate.read_files(tmp_path)

@@ -33,20 +33,20 @@ def takes(asking: Rotation, answering: Rotation) -> bool:
 
 def test_a_new_certificate_of_the_same_authority_is_shown_at_once():
     """Everybody takes it already."""
-    begun = rotation.begin(OLD)
+    begun = rotation.start(OLD)
     renewed = certificate("old", serial="2")
     assert rotation.advance(begun, renewed, 10.0).shown is renewed
 
 
 def test_a_sidecar_that_starts_shows_what_it_finds():
     """It has nothing else to show."""
-    assert rotation.begin(NEW).shown is NEW
-    assert rotation.begin(NEW).authorities == "new"
+    assert rotation.start(NEW).shown is NEW
+    assert rotation.start(NEW).authorities == "new"
 
 
 def test_a_new_authority_is_trusted_at_once_and_shown_when_all_have_had_time_to_hear_of_it():
     """Not a moment before; with the old one trusted for as long as others may show it."""
-    seen = rotation.advance(rotation.begin(OLD), NEW, 1000.0)
+    seen = rotation.advance(rotation.start(OLD), NEW, 1000.0)
     assert (seen.shown, seen.authorities) == (OLD, "old\nnew")
     early = rotation.advance(seen, NEW, 1000.0 + SPREAD_SECONDS - 1)
     assert early.shown is OLD
@@ -59,7 +59,7 @@ def test_a_new_authority_is_trusted_at_once_and_shown_when_all_have_had_time_to_
 def test_an_authority_that_was_known_in_time_holds_nothing_up():
     """Who puts the next one beside the present one first, as a bundle does, waits for nothing."""
     both = certificate("old", "new")
-    begun = rotation.advance(rotation.begin(OLD), both, 0.0)
+    begun = rotation.advance(rotation.start(OLD), both, 0.0)
     assert begun.shown is OLD
     moved = rotation.advance(begun, certificate("new", "old"), SPREAD_SECONDS)
     assert moved.shown.authorities == ("new", "old")
@@ -67,15 +67,15 @@ def test_an_authority_that_was_known_in_time_holds_nothing_up():
 
 def test_a_certificate_that_has_ended_is_not_held_on_to():
     """Nobody takes it: the new one may be taken by some."""
-    begun = rotation.begin(certificate("old", ends=1010.0))
+    begun = rotation.start(certificate("old", ends=1010.0))
     seen = rotation.advance(begun, NEW, 1000.0)
-    assert seen.shown.ends == 1010.0
+    assert seen.shown.not_after == 1010.0
     assert rotation.advance(seen, NEW, 1010.0).shown is NEW
 
 
 def test_what_comes_back_is_kept():
     """An authority that is mounted again in time is trusted as it was, without another wait."""
-    gone = rotation.advance(rotation.begin(certificate("old", "more")), OLD, 0.0)
+    gone = rotation.advance(rotation.start(certificate("old", "more")), OLD, 0.0)
     back = rotation.advance(gone, certificate("old", "more", serial="2"), KEPT_SECONDS - 1)
     assert back.shown.chain == b"2 of old"
     assert rotation.advance(back, OLD, KEPT_SECONDS + 1).authorities == "old\nmore"
@@ -85,7 +85,7 @@ def test_what_comes_back_is_kept():
 def test_running_pods_take_each_others_certificates_all_the_while(heard):
     """Whenever each of them hears of another authority, in every second from then on: the
     authority's change breaks no connection between pods that run."""
-    pods = [rotation.begin(OLD) for _ in heard]
+    pods = [rotation.start(OLD) for _ in heard]
     for now in range(int(KEPT_SECONDS + 2 * LATEST)):
         pods = [
             rotation.advance(pod, NEW if now >= at else OLD, float(now))
@@ -94,4 +94,4 @@ def test_running_pods_take_each_others_certificates_all_the_while(heard):
         for asking, answering in itertools.permutations(pods, 2):
             assert takes(asking, answering), f"second {now}"
     assert [pod.shown for pod in pods] == [NEW, NEW]
-    assert not takes(rotation.begin(OLD), pods[0])
+    assert not takes(rotation.start(OLD), pods[0])

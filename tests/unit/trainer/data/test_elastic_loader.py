@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from rover_kf import ElasticDataLoader, errors
 from rover_kf.data_sharding.permutation import Permutation
-from rover_kf.trainer.data.loader_progress import Places
+from rover_kf.trainer.data.loader_progress import LoaderProgress
 from tests.support.training.numbered_samples import Numbered
 
 READ_SECONDS = 0.0005
@@ -34,7 +34,7 @@ def test_what_workers_fetch_ahead_is_not_done():
     one, in the middle of the loop's body, and the next life has the rest in the same order."""
     loader = _loader(num_workers=2, prefetch_factor=2)
     order = Permutation(20, 0, 0)
-    whole = [order.at(place) for place in range(20)]
+    whole = [order.value_at(place) for place in range(20)]
     for indices in loader:
         assert indices.tolist() == whole[:6]
         assert loader.done == 6
@@ -154,7 +154,7 @@ def test_another_batch_size_goes_on_at_the_same_place(caplog):
     assert "the checkpoint's seed 4" in caplog.text
     order = Permutation(20, 4, 0)
     (rest,) = again
-    assert rest.tolist() == [order.at(place) for place in range(6, 20)]
+    assert rest.tolist() == [order.value_at(place) for place in range(6, 20)]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_place_with_what_samples_cost_is_gone_on_from(costs):
         assert rank.state_dict() == saved
     order = Permutation(20, 0, 0)
     steps = [torch.cat(parts).tolist() for parts in zip(*again, strict=True)]
-    assert [*itertools.chain(*steps)] == [order.at(place) for place in range(6, 20)]
+    assert [*itertools.chain(*steps)] == [order.value_at(place) for place in range(6, 20)]
 
 
 def test_a_newer_state_is_refused():
@@ -224,7 +224,7 @@ def test_places_outside_an_order_are_refused():
         Permutation(0, 1, 1)
     for place in (-1, 5):
         with pytest.raises(errors.InputError, match=f"position {place}"):
-            Permutation(5, 1, 1).at(place)
+            Permutation(5, 1, 1).value_at(place)
 
 
 def test_what_the_loop_waits_for_is_told_once():
@@ -238,8 +238,8 @@ def test_what_the_loop_waits_for_is_told_once():
             return super().__getitem__(index)
 
     loader = ElasticDataLoader(Slow(64), 16, rank=0, world_size=1)
-    places = Places()
-    places.attend({"model": torch.nn.Linear(1, 1), "loader": loader})
+    places = LoaderProgress()
+    places.watch_state({"model": torch.nn.Linear(1, 1), "loader": loader})
     begun, computed = time.perf_counter(), 0.0
     for _ in loader:
         pause = time.perf_counter()

@@ -15,7 +15,7 @@ from rover_kf.data_sharding.permutation import Permutation
 from tests.support.training.numbered_samples import Numbered
 
 SAMPLES, BATCH = 50, 12
-WHOLE = [Permutation(SAMPLES, 5, 0).at(place) for place in range(SAMPLES)]
+WHOLE = [Permutation(SAMPLES, 5, 0).value_at(place) for place in range(SAMPLES)]
 
 
 def _sampler(rank: int = 0, world: int = 1, **changes) -> ElasticSampler:
@@ -35,7 +35,7 @@ def test_steps_are_those_of_the_elastic_loader():
     assert _steps([alone]) == WHOLE
     for world in (1, 2, 3):
         samplers = [_sampler(rank, world) for rank in range(world)]
-        loaders = [DataLoader(Numbered(SAMPLES), s.own, sampler=s) for s in samplers]
+        loaders = [DataLoader(Numbered(SAMPLES), s.rank_batch_size, sampler=s) for s in samplers]
         assert [sum(map(len, loader)) for loader in loaders] == list(map(len, samplers))
         repeated = WHOLE[48:49] if world == 3 else []
         assert _steps(loaders) == WHOLE[:48] + repeated + WHOLE[48:]
@@ -44,7 +44,7 @@ def test_steps_are_those_of_the_elastic_loader():
 def test_what_is_told_is_done():
     """Workers have fetched ahead; the next life, in another world, has the rest."""
     sampler = _sampler()
-    loader = DataLoader(Numbered(SAMPLES), sampler.own, sampler=sampler, num_workers=2)
+    loader = DataLoader(Numbered(SAMPLES), sampler.rank_batch_size, sampler=sampler, num_workers=2)
     batches = iter(loader)
     for _ in range(2):
         next(batches)
@@ -55,7 +55,9 @@ def test_what_is_told_is_done():
         each.load_state_dict(sampler.state_dict())
         each.set_epoch(0)
         assert len(each) == 13
-    loaders = [DataLoader(Numbered(SAMPLES), each.own, sampler=each) for each in samplers]
+    loaders = [
+        DataLoader(Numbered(SAMPLES), each.rank_batch_size, sampler=each) for each in samplers
+    ]
     assert _steps(loaders) == WHOLE[24:]
     samplers[0].advance(2)
     assert (samplers[0].epoch, samplers[0].done) == (0, 48)
@@ -83,20 +85,25 @@ def test_a_stateful_loader_counts_what_it_gave(workers):
     assert _steps([last]) == WHOLE[48:]
     sampler.set_epoch(1)
     order = Permutation(SAMPLES, 5, 1)
-    assert _steps([last]) == [order.at(place) for place in range(SAMPLES)]
+    assert _steps([last]) == [order.value_at(place) for place in range(SAMPLES)]
 
 
 def _stateful(rank: int, world: int, workers: int):
     sampler = _sampler(rank, world)
     data = Numbered(SAMPLES)
-    return StatefulDataLoader(data, sampler.own, sampler=sampler, num_workers=workers), sampler
+    return StatefulDataLoader(
+        data, sampler.rank_batch_size, sampler=sampler, num_workers=workers
+    ), sampler
 
 
 def test_samples_that_fill_no_batch_may_be_left_out():
     """Then all ranks have equal parts all the time."""
     samplers = [_sampler(rank, 3, drop_last=True) for rank in range(3)]
     assert list(map(len, samplers)) == [16] * 3
-    assert _steps([DataLoader(Numbered(SAMPLES), s.own, sampler=s) for s in samplers]) == WHOLE[:48]
+    assert (
+        _steps([DataLoader(Numbered(SAMPLES), s.rank_batch_size, sampler=s) for s in samplers])
+        == WHOLE[:48]
+    )
 
 
 @pytest.mark.parametrize(

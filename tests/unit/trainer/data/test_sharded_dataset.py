@@ -15,14 +15,14 @@ from pyarrow import parquet
 from torch.utils.data import DataLoader
 
 from rover_kf import ShardedDataset, errors
-from rover_kf.api.data import Span
-from rover_kf.api.leases import Unread
-from rover_kf.data_sharding.dispatcher import Desk
-from rover_kf.data_sharding.lease_terms import Terms
-from rover_kf.data_sharding.ledger_source import Slot, Spoilt
+from rover_kf.api.data import SlotSpan
+from rover_kf.api.leases import UnreadableSpan
+from rover_kf.data_sharding.dispatcher import ShardDispatcher
+from rover_kf.data_sharding.lease_terms import LeaseTerms
+from rover_kf.data_sharding.ledger_source import SlotMarker, UnusableRecord
 from rover_kf.datasets.tables import TableRows
 from rover_kf.trainer.data import lease_client
-from rover_kf.trainer.data.worker_reads import Reads
+from rover_kf.trainer.data.worker_reads import WorkerReads
 from tests.support.training.numbered_samples import Numbered
 
 
@@ -80,7 +80,7 @@ def test_a_loop_that_is_left_goes_on_where_it_was(sharded):
 
 def test_a_function_of_a_range_and_slots_that_hold_nothing(sharded):
     """Two of three slots are empty: the loop never sees them."""
-    read = lambda numbers: [Slot.EMPTY if n % 3 else n for n in numbers]  # noqa: E731
+    read = lambda numbers: [SlotMarker.EMPTY if n % 3 else n for n in numbers]  # noqa: E731
     data = sharded(read, samples=20)
     assert sorted(data) == list(range(0, 20, 3))
     assert data.epoch == 1
@@ -102,14 +102,16 @@ class Damaged(Numbered):
 
     def __getitem__(self, index):
         if index in (3, 11):
-            raise errors.DataUnreadable(f"rows.parquet, row group {index}: cannot be read")
+            raise errors.DatasetReadError(f"rows.parquet, row group {index}: cannot be read")
         return super().__getitem__(index)
 
 
 def test_only_what_is_damaged_is_set_aside(sharded, monkeypatch, caplog):
     """A shuffled order has samples of all files in each batch: the others of it are read."""
     monkeypatch.setattr(
-        lease_client, "Desk", functools.partial(Desk, Terms(tries=2, retry_seconds=0.0))
+        lease_client,
+        "Desk",
+        functools.partial(ShardDispatcher, LeaseTerms(tries=2, retry_seconds=0.0)),
     )
     data = sharded(Damaged(20))
     assert sorted(data) == [number for number in range(20) if number not in (3, 11)]
@@ -130,7 +132,9 @@ def test_of_a_damaged_parquet_file_the_other_row_groups_are_trained_on(
     content[begin : begin + 8] = b"\xff" * 8
     path.write_bytes(content)
     monkeypatch.setattr(
-        lease_client, "Desk", functools.partial(Desk, Terms(tries=1, retry_seconds=0.0))
+        lease_client,
+        "Desk",
+        functools.partial(ShardDispatcher, LeaseTerms(tries=1, retry_seconds=0.0)),
     )
     data = sharded(TableRows(path), shard_size=20)
     found = [number for batch in data.loader(16) for number in batch["number"].tolist()]
@@ -141,11 +145,13 @@ def test_of_a_damaged_parquet_file_the_other_row_groups_are_trained_on(
 
 def test_records_of_which_nothing_can_be_made_are_used(sharded):
     """The loop never sees them, and is told of none twice."""
-    read = lambda numbers: [Spoilt("no JSON") if n == 7 else n for n in numbers]  # noqa: E731
+    read = lambda numbers: [UnusableRecord("no JSON") if n == 7 else n for n in numbers]  # noqa: E731
     data = sharded(read, samples=20)
     assert sorted(data) == [number for number in range(20) if number != 7]
-    reads = Reads(data.source, list)
-    assert reads[0, (Span("", 4, 8),)].spoilt == (Unread(Span("", 7, 8), "no JSON"),)
+    reads = WorkerReads(data.source, list)
+    assert reads[0, (SlotSpan("", 4, 8),)].unusable == (
+        UnreadableSpan(SlotSpan("", 7, 8), "no JSON"),
+    )
 
 
 def test_a_reader_that_gives_another_number_is_told(sharded):
@@ -229,7 +235,7 @@ def test_of_a_shared_model_a_batch_is_told_after_it_was_trained_on(
     data = sharded(shared=shared)
     loader = data.loader(4)
     leases, told = data.leases(8, 1), []
-    monkeypatch.setattr(leases, "used", lambda spans, **_: told.append(spans))
+    monkeypatch.setattr(leases, "mark_used", lambda spans, **_: told.append(spans))
     batches = iter(loader)
     next(batches)
     assert len(told) == told_when_given

@@ -17,7 +17,7 @@ import sys
 import pytest
 
 from rover_kf import DirectoryCheckpointer, errors
-from rover_kf.api.checkpoints import Refused
+from rover_kf.api.checkpoints import RejectedStep
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.checkpoint_tools.export import export
 from rover_kf.checkpoint_tools.locate import locate
@@ -137,13 +137,13 @@ def test_who_is_killed_in_a_restore_leaves_nothing_for_good(tmp_path):
     code = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
         "import rover_kf\n"
-        "from rover_kf.trainer import directory\n"
-        "put = directory.put\n"
+        "from rover_kf.trainer.directory import checkpointer as directory\n"
+        "write_files = directory.write_files\n"
         "def stopped(*words):\n"
-        "    put(*words)\n"
+        "    write_files(*words)\n"
         "    print('written', flush=True)\n"
         "    sys.stdin.read()\n"
-        "directory.put = stopped\n"
+        "directory.write_files = stopped\n"
         "rover_kf.DirectoryCheckpointer().restore(sys.argv[2])\n"
     )
     begin = tmp_path / "pod" / "begin"
@@ -169,7 +169,7 @@ def test_who_is_killed_in_a_restore_leaves_nothing_for_good(tmp_path):
 def test_a_signal_handler_that_saves_in_a_save_is_told_at_once(tmp_path, monkeypatch):
     """It would wait for the slot that its own thread fills; the interrupted save is made."""
     refused: list[str] = []
-    take = folders.take
+    take = folders.read_into
 
     def interrupted(*words):
         if not refused:
@@ -187,7 +187,7 @@ def test_a_signal_handler_that_saves_in_a_save_is_told_at_once(tmp_path, monkeyp
 
         before = signal.signal(signal.SIGUSR1, handler)
         try:
-            monkeypatch.setattr(folders, "take", interrupted)
+            monkeypatch.setattr(folders, "read_into", interrupted)
             checkpointer.save(2, written)
         finally:
             signal.signal(signal.SIGUSR1, before)
@@ -303,12 +303,12 @@ def test_a_file_that_changes_meanwhile_is_no_snapshot(tmp_path):
         checkpointer = _checkpointer(pod)
         written = _written(tmp_path / "written")
         checkpointer.save(1, written)
-        listed = folders.look(written)
+        listed = folders.scan(written)
         os.truncate(written / "latest", 3)
         with pytest.raises(
             errors.CheckpointError, match=r"latest changed while it was being saved"
         ):
-            checkpointer._taken(2, written, listed, {})
+            checkpointer._stage(2, written, listed, {})
         assert _checkpointer(pod, round_=2).restore(tmp_path / "restored") == 1
 
 
@@ -324,13 +324,13 @@ def test_a_file_that_changes_meanwhile_is_no_snapshot(tmp_path):
 def test_a_forged_list_leads_nowhere(files, links):
     """Names in a snapshot are not trusted either."""
     tree = {"folder": {"files": [(name, 0o644) for name in files], "folders": [], "links": links}}
-    with pytest.raises(errors.TornSnapshot, match="leads out of it"):
+    with pytest.raises(errors.CorruptSnapshot, match="leads out of it"):
         folders.from_plain(json.loads(json.dumps(tree)))
 
 
 def test_a_list_without_the_modes_of_folders_is_read(tmp_path):
     """As it was written before there were any: folders have what the process gives them."""
-    looked = folders.look(_written(tmp_path / "written"))
+    looked = folders.scan(_written(tmp_path / "written"))
     tree = json.loads(json.dumps({"folder": looked.to_plain()}))
     assert folders.from_plain(tree).modes == looked.modes
     del tree["folder"]["modes"]
@@ -408,7 +408,7 @@ def test_a_step_that_the_program_refuses_is_gone_back_behind(tmp_path):
             back = tmp_path / f"back-{step}"
             assert reader.restore(back, refused=refused) == step
             assert (reader.restored_from, (back / "state").read_text()) == (source, f"state {step}")
-            refused += (Refused(step, f"file {step} is gone"),)
+            refused += (RejectedStep(step, f"file {step} is gone"),)
         assert reader.restore(tmp_path / "nothing", refused=refused) == 0
         assert not (tmp_path / "nothing").exists()
 

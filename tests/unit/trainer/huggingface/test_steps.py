@@ -16,7 +16,7 @@ from rover_kf.api import names
 from rover_kf.system import cpu_quota
 from rover_kf.trainer.huggingface import Trainer
 from rover_kf.trainer.huggingface.trainer import FlashCallback
-from rover_kf.trainer.staging.copy_threads import Work
+from rover_kf.trainer.staging.copy_threads import SharedWork
 from tests.support.pods import checkpoint_pod
 
 pytestmark = pytest.mark.torch
@@ -94,8 +94,8 @@ class _Held(transformers.TrainerCallback):
         self.trainer: Trainer | None = None
 
     def on_evaluate(self, *_: object, **__: object) -> None:
-        hands = self.trainer.flash.checkpointer._saver._overlap._hands
-        hands.lend(Work([lambda: self._go.wait(60)]))
+        hands = self.trainer.flash.checkpointer._stager._overlap._threads
+        hands.submit(SharedWork([lambda: self._go.wait(60)]))
 
     def on_train_end(self, *_: object, **__: object) -> None:
         self._go.set()
@@ -106,7 +106,7 @@ def test_the_last_step_has_its_evaluation_and_the_best_weights_come_after_it(
     tmp_path, monkeypatch, patience, epochs
 ):
     """Evaluated at each epoch's end, as most trainings are, and stopped early or not."""
-    monkeypatch.setattr(cpu_quota, "has_spare", lambda *_: True)
+    monkeypatch.setattr(cpu_quota, "has_idle", lambda *_: True)
     rows = [{"x": row, "labels": row.sum() * 2} for row in torch.eye(4)]
     arguments = TrainingArguments(
         output_dir=str(tmp_path / "own"),
@@ -123,7 +123,7 @@ def test_the_last_step_has_its_evaluation_and_the_best_weights_come_after_it(
     )
     held = _Held()
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
-        monkeypatch.setenv(names.ENV_HOME, str(pod.settings.home))
+        monkeypatch.setenv(names.ENV_HOME, str(pod.settings.volume_path))
         monkeypatch.setenv(names.ENV_CHECKPOINT_EVERY, "100")
         held.trainer = trainer = Trainer(
             _Line(),

@@ -49,7 +49,7 @@ class _Assigning(torch.nn.Linear):
 
 
 def _snapshot(content: dict[str, object]) -> mmap.mmap:
-    return trainer_slot.written(flatten.take_apart(content))
+    return trainer_slot.written(flatten.flatten(content))
 
 
 def _trained(seed: int, steps: int) -> dict[str, object]:
@@ -66,7 +66,7 @@ def _trained(seed: int, steps: int) -> dict[str, object]:
 
 
 def _tensors(content: dict[str, object]) -> dict[str, torch.Tensor]:
-    return dict(flatten.take_apart(content).tensors)
+    return dict(flatten.flatten(content).tensors)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -171,7 +171,7 @@ def test_what_stands_in_a_container_is_loaded(kind):
     assert type(live["nets"]) is type(expected)
     with torch.no_grad():
         nets[1].weight.fill_(7)
-    assert any(bool((one == 7).all()) for one in flatten.take_apart(live).tensors.values())
+    assert any(bool((one == 7).all()) for one in flatten.flatten(live).tensors.values())
 
 
 @pytest.mark.parametrize(
@@ -260,14 +260,14 @@ def test_a_plain_tensor_comes_back_as_the_loop_had_put_it_there(live, saved):
     state = {"best": live, "pair": (live, [live])}
     trainer_slot.restored(_snapshot({"best": saved, "pair": (saved, [saved])}), state)
     for found in (state["best"], state["pair"][0], state["pair"][1][0]):
-        assert (found.dtype, found.shape) == (saved.dtype, saved.shape)
+        assert (found.dtype, found.fixed_structure) == (saved.dtype, saved.fixed_structure)
         assert torch.equal(found, saved)
 
 
 def test_a_parameter_of_another_shape_is_an_error():
     """With the path and both shapes."""
     state = {"w": torch.nn.Parameter(torch.zeros(2, 3))}
-    with pytest.raises(errors.DoesNotFit, match=r"state\['w'\] .*\(2, 3\).*\(4, 3\)"):
+    with pytest.raises(errors.IncompatibleState, match=r"state\['w'\] .*\(2, 3\).*\(4, 3\)"):
         trainer_slot.restored(_snapshot({"w": torch.zeros(4, 3)}), state)
 
 
@@ -318,11 +318,15 @@ def test_a_model_that_was_changed_is_told_as_such():
         (torch.nn.Sequential(), "Unexpected key"),
         (torch.nn.Sequential(torch.nn.Linear(2, 4)), "size mismatch for 0.weight"),
     ):
-        with pytest.raises(errors.DoesNotFit, match=rf"(?s)state\['model'\].*{said}.*another job"):
+        with pytest.raises(
+            errors.IncompatibleState, match=rf"(?s)state\['model'\].*{said}.*another job"
+        ):
             trainer_slot.restored(buffer, {"model": model})
     groups = [{"params": more[0].parameters()}, {"params": more[1].parameters()}]
     optimizer = torch.optim.SGD(groups, lr=0.1)
-    with pytest.raises(errors.DoesNotFit, match=r"state\['optimizer'\], SGD, .*groups.*peek"):
+    with pytest.raises(
+        errors.IncompatibleState, match=r"state\['optimizer'\], SGD, .*groups.*peek"
+    ):
         trainer_slot.restored(buffer, {"optimizer": optimizer})
 
 
@@ -339,7 +343,7 @@ def test_an_optimizer_of_another_class_is_told_as_such(saved, live, lacking):
     trained = _optimizing(saved)
     buffer = _snapshot({"optimizer": trained})
     said = rf"state\['optimizer'\], {live}, .*{lacking}.*another class.*another job"
-    with pytest.raises(errors.DoesNotFit, match=said):
+    with pytest.raises(errors.IncompatibleState, match=said):
         trainer_slot.restored(buffer, {"optimizer": _optimizing(live)})
 
 

@@ -16,17 +16,22 @@ from rover_kf.api import codec
 from rover_kf.api.checkpoints import RestoreRequest
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.snapshot import Entry
-from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece, kinds_of
-from rover_kf.checkpoint.resharding import write_shares
-from rover_kf.checkpoint.resharding.prefix_index import by_begin
-from rover_kf.checkpoint.resharding.requested_boxes import (
-    Place,
-    lies_as_wished,
-    together,
-    wishes_of,
+from rover_kf.checkpoint.format.tensor_layout import (
+    LAYOUT_KEY,
+    TensorLayout,
+    TensorShard,
+    read_tensor_layout,
 )
-from rover_kf.sidecar.http.app import LONGEST_LOCAL_BODY
-from rover_kf.trainer.state.dtensor import Shard, Shards
+from rover_kf.checkpoint.resharding import write_shares
+from rover_kf.checkpoint.resharding.prefix_index import index_by_prefix
+from rover_kf.checkpoint.resharding.requested_boxes import (
+    TensorBox,
+    group_by_box,
+    index_requested,
+    matches_request,
+)
+from rover_kf.sidecar.http.app import MAX_LOCAL_BODY_BYTES
+from rover_kf.trainer.state.dtensor import DTensorLayouts, LocalShard
 from rover_kf.trainer.state.json_template import template_of
 
 pytestmark = pytest.mark.torch
@@ -44,13 +49,13 @@ ALL = (*NAMES, *MOMENTS)
 
 def test_what_a_rank_holds_is_told_and_found():
     """Of each parameter, and of what its optimizer keeps of it by the begin of the name."""
-    place = Place(SHAPE, OFFSETS, SIZES)
+    place = TensorBox(SHAPE, OFFSETS, SIZES)
     begins = {f"optimizer.{name}.": place for name in NAMES}
-    told = together(dict.fromkeys(NAMES, place), begins)
-    assert [(one.names, one.begins) for one in told] == [(tuple(NAMES), tuple(begins))]
+    told = group_by_box(dict.fromkeys(NAMES, place), begins)
+    assert [(one.names, one.prefixes) for one in told] == [(tuple(NAMES), tuple(begins))]
     body = codec.dumps(RestoreRequest(0, 0, 64, 1, told))
-    assert len(body) < LONGEST_LOCAL_BODY
-    wishes = wishes_of(codec.loads(RestoreRequest, body).wanted)
+    assert len(body) < MAX_LOCAL_BODY_BYTES
+    wishes = index_requested(codec.loads(RestoreRequest, body).requested)
     for name in (*NAMES, *MOMENTS):
         box = wishes.box(name, SHAPE)
         assert box is not None
@@ -60,19 +65,19 @@ def test_what_a_rank_holds_is_told_and_found():
 def test_a_rank_whose_pieces_are_all_its_slot_stores_it_as_it_is():
     """As under FSDP2: the file is the slot, with its header."""
     entries = [Entry(name, "F32", () if name.endswith("step") else SIZES, 4) for name in ALL]
-    pieces = {entry.name: Piece(SHAPE, OFFSETS) for entry in entries if entry.shape}
-    metadata = {KEY: Kinds(pieces=pieces, complete=True).to_text()}
+    pieces = {entry.name: TensorShard(SHAPE, OFFSETS) for entry in entries if entry.shape}
+    metadata = {LAYOUT_KEY: TensorLayout(shards=pieces, complete=True).to_text()}
     layout = snapshot.plan(entries, metadata)
     head = snapshot.header(layout, metadata)
     assert head is not None
     slot = snapshot.read(head, layout.length)
-    found = write_shares.share(slot, 3, 64)
+    found = write_shares.plan_share(slot, 3, 64)
     assert (found.header, found.ranges) == (b"", ((0, layout.length),))
     assert found.length == layout.length
-    place = Place(SHAPE, OFFSETS, SIZES)
+    place = TensorBox(SHAPE, OFFSETS, SIZES)
     begins = {f"optimizer.{name}.": place for name in NAMES}
-    wishes = wishes_of(together(dict.fromkeys(NAMES, place), begins))
-    assert lies_as_wished(slot, kinds_of(slot), wishes)
+    wishes = index_requested(group_by_box(dict.fromkeys(NAMES, place), begins))
+    assert matches_request(slot, read_tensor_layout(slot), wishes)
 
 
 @pytest.mark.parametrize("way", ["not complete", "not named", "elsewhere", "a copy", "all whole"])
@@ -82,26 +87,28 @@ def test_what_else_a_rank_holds_is_put_together(way):
     entries = [Entry("w", "F32", (2, 4), 4), Entry("step", "F32", (), 4)]
     if way == "all whole":
         entries.append(Entry("large", "F32", (64,), 4))
-    piece = Piece((4, 4), (2, 0), copy=int(way == "a copy"))
-    kinds = Kinds(pieces={"w": piece}, complete=way != "not complete")
-    layout = snapshot.plan(entries, {KEY: kinds.to_text()})
-    head = snapshot.header(layout, {KEY: kinds.to_text()})
+    piece = TensorShard((4, 4), (2, 0), copy=int(way == "a copy"))
+    kinds = TensorLayout(shards={"w": piece}, complete=way != "not complete")
+    layout = snapshot.plan(entries, {LAYOUT_KEY: kinds.to_text()})
+    head = snapshot.header(layout, {LAYOUT_KEY: kinds.to_text()})
     assert head is not None
     slot = snapshot.read(head, layout.length)
-    assert bool(write_shares.share(slot, 1, 2).header) is (
+    assert bool(write_shares.plan_share(slot, 1, 2).header) is (
         way in {"not complete", "a copy", "all whole"}
     )
-    place = Place((4, 4), (0, 0) if way == "elsewhere" else (2, 0), (2, 4))
-    wishes = wishes_of(together({"w": place} if way != "not named" else {}))
-    assert lies_as_wished(slot, kinds_of(slot), wishes) is (way in {"a copy", "all whole"})
+    place = TensorBox((4, 4), (0, 0) if way == "elsewhere" else (2, 0), (2, 4))
+    wishes = index_requested(group_by_box({"w": place} if way != "not named" else {}))
+    assert matches_request(slot, read_tensor_layout(slot), wishes) is (
+        way in {"a copy", "all whole"}
+    )
 
 
 def test_layouts_are_found_for_restored_tensors():
     """The layout of a moment is its parameter's."""
-    shard = Shard(None, (), (2048, 1), Piece(SHAPE, OFFSETS), SIZES)
-    known = Shards({}, by_begin({f"optimizer.{name}.": shard for name in NAMES}))
-    part, piece = torch.empty(SIZES, device="meta"), Piece(SHAPE, OFFSETS)
-    assert all(known.of(name, part, piece) is shard for name in MOMENTS)
+    shard = LocalShard(None, (), (2048, 1), TensorShard(SHAPE, OFFSETS), SIZES)
+    known = DTensorLayouts({}, index_by_prefix({f"optimizer.{name}.": shard for name in NAMES}))
+    part, piece = torch.empty(SIZES, device="meta"), TensorShard(SHAPE, OFFSETS)
+    assert all(known.layout_for(name, part, piece) is shard for name in MOMENTS)
 
 
 def test_the_plain_data_is_taken_apart():

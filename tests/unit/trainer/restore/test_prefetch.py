@@ -17,7 +17,7 @@ from rover_kf.api.checkpoints import RestoreReply
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.restore.prefetch import Anticipation
+from rover_kf.trainer.restore.prefetch import RestorePrefetch
 from rover_kf.trainer.state import flatten as states
 from tests.support.pods import trainer_slot
 
@@ -32,12 +32,12 @@ class _Slots:
     def __init__(self, home: pathlib.Path, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self.settings = trainer_settings.read({"ROVER_HOME": str(home)})
-        arena_allocation.allocate(home / "arena", 0, SLOT_BYTES, most_bytes=4 * SLOT_BYTES)
+        arena_allocation.allocate(home / "arena", 0, SLOT_BYTES, max_bytes=4 * SLOT_BYTES)
         self._arena = Arena(home / "arena" / "0")
 
     def save(self, step: int, state: dict[str, object], *, only: int | None = None) -> RestoreReply:
         """Seal a state; what the sidecar would answer if it chose it."""
-        content = trainer_slot.written(states.take_apart(state))
+        content = trainer_slot.written(states.flatten(state))
         with self._arena.fill(only=only) as filling:
             os.pwrite(filling.descriptor, content, 0)
             filling.seal(
@@ -46,11 +46,11 @@ class _Slots:
             path = str(filling.path)
         return RestoreReply(step, "memory", path, len(content), 0)
 
-    def look(self, live: dict[str, object]) -> Anticipation:
+    def look(self, live: dict[str, object]) -> RestorePrefetch:
         """What a restoring process does while the sidecar looks for the step, to its end."""
-        shards = states.take_apart(live).shards
-        anticipation = self._stack.enter_context(Anticipation(self.settings, live, shards, 2))
-        anticipation.look(lambda: False)
+        shards = states.flatten(live).dtensors
+        anticipation = self._stack.enter_context(RestorePrefetch(self.settings, live, shards, 2))
+        anticipation.prefetch(lambda: False)
         return anticipation
 
 
@@ -70,7 +70,7 @@ def _state(value: float, **more: object) -> dict[str, object]:
 
 
 def _equal(live: dict[str, object], saved: dict[str, object]) -> bool:
-    here, there = states.take_apart(live), states.take_apart(saved)
+    here, there = states.flatten(live), states.flatten(saved)
     return here.metadata == there.metadata and all(
         torch.equal(here.tensors[name], tensor) for name, tensor in there.tensors.items()
     )
@@ -82,10 +82,10 @@ def test_the_newest_step_is_ready_and_nothing_has_changed_yet(slots):
     saved = _state(2.0)
     reply = slots.save(2, saved)
     live = _state(9.0)
-    before = {name: tensor.clone() for name, tensor in states.take_apart(live).tensors.items()}
+    before = {name: tensor.clone() for name, tensor in states.flatten(live).tensors.items()}
     anticipation = slots.look(live)
     assert anticipation.is_ready
-    after = states.take_apart(live).tensors
+    after = states.flatten(live).tensors
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert live["note"] == [9.0]
     anticipation.finish(reply)
@@ -125,7 +125,9 @@ def test_what_does_not_fit_is_told_only_if_it_is_the_one(slots):
     live = _state(9.0, extra=torch.zeros(2))
     anticipation = slots.look(live)
     assert not anticipation.is_ready
-    with pytest.raises(errors.DoesNotFit, match=r"state\['extra'\] is not in the checkpoint"):
+    with pytest.raises(
+        errors.IncompatibleState, match=r"state\['extra'\] is not in the checkpoint"
+    ):
         anticipation.finish(wrong)
     anticipation.finish(reply)
     assert _equal(live, fits)
@@ -154,13 +156,13 @@ class _Pod:
         self.settings = trainer_settings.read(environment)
         self._stack, self._home = stack, home
         for rank in (0, 1):
-            arena_allocation.allocate(home / "arena", rank, SLOT_BYTES, most_bytes=8 * SLOT_BYTES)
+            arena_allocation.allocate(home / "arena", rank, SLOT_BYTES, max_bytes=8 * SLOT_BYTES)
 
     def save(self, step: int, *states_of_ranks: dict[str, object]) -> RestoreReply:
         """Seal what each of the two has; what the sidecar would answer the second one."""
         paths, lengths = [], []
         for rank, (state, ranks) in enumerate(zip(states_of_ranks, (2, 0), strict=True)):
-            content = trainer_slot.written(states.take_apart(state, ranks=ranks))
+            content = trainer_slot.written(states.flatten(state, ranks=ranks))
             with Arena(self._home / "arena" / str(rank)).fill() as filling:
                 os.pwrite(filling.descriptor, content, 0)
                 filling.seal(
@@ -171,14 +173,14 @@ class _Pod:
             lengths.append(len(content))
         assert lengths[1] < lengths[0]
         return RestoreReply(
-            step, "memory", paths[1], lengths[1], 0, lead=paths[0], lead_bytes=lengths[0]
+            step, "memory", paths[1], lengths[1], 0, shared_path=paths[0], shared_bytes=lengths[0]
         )
 
-    def look(self, live: dict[str, object]) -> Anticipation:
+    def look(self, live: dict[str, object]) -> RestorePrefetch:
         """The second rank's."""
-        shards = states.take_apart(live).shards
-        anticipation = self._stack.enter_context(Anticipation(self.settings, live, shards, 2))
-        anticipation.look(lambda: False)
+        shards = states.flatten(live).dtensors
+        anticipation = self._stack.enter_context(RestorePrefetch(self.settings, live, shards, 2))
+        anticipation.prefetch(lambda: False)
         return anticipation
 
 

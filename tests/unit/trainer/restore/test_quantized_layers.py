@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rover_kf import errors
-from rover_kf.trainer.state.flatten_cache import Recall
+from rover_kf.trainer.state.flatten_cache import FlattenCache
 from tests.support.pods import trainer_slot
 
 pytestmark = pytest.mark.torch
@@ -50,7 +50,7 @@ def test_a_model_on_layers_of_four_bits_comes_back(compiled):
     wanted = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert len(wanted) == 6
     for target in (live, _model(3)):
-        buffer = trainer_slot.written(Recall().take_apart({"model": model}))
+        buffer = trainer_slot.written(FlattenCache().flatten({"model": model}))
         wrapped = torch.compile(target, backend="eager") if compiled else target
         trainer_slot.restored(buffer, {"model": wrapped})
         found = target.state_dict()
@@ -63,6 +63,6 @@ def test_a_model_on_layers_of_four_bits_comes_back(compiled):
 @pytest.mark.parametrize("other", [_model(2, "fp4"), torch.nn.Sequential(torch.nn.Linear(1, 8))])
 def test_one_that_is_quantized_otherwise_is_refused(other):
     """By the tensor that says so, and with what to do."""
-    buffer = trainer_slot.written(Recall().take_apart({"model": _model(1)}))
-    with pytest.raises(errors.DoesNotFit, match=r"\['0\.weight\..*not quantized so: build"):
+    buffer = trainer_slot.written(FlattenCache().flatten({"model": _model(1)}))
+    with pytest.raises(errors.IncompatibleState, match=r"\['0\.weight\..*not quantized so: build"):
         trainer_slot.restored(buffer, {"model": other})

@@ -17,7 +17,7 @@ from rover_kf.checkpoint.format import snapshot
 from rover_kf.trainer.restore import load
 from rover_kf.trainer.staging import copy_threads
 from rover_kf.trainer.state import tensor_views
-from rover_kf.trainer.state.flatten_cache import Recall, live_shards
+from rover_kf.trainer.state.flatten_cache import FlattenCache, live_dtensors
 from tests.support.pods import trainer_slot
 from tests.support.training.single_process_mesh import own_group
 
@@ -44,15 +44,15 @@ STEPS = 4
 
 def _restored(state: dict[str, object], live: dict[str, object]) -> None:
     """By way of a snapshot, taken at the third of several saves."""
-    recall = Recall()
+    recall = FlattenCache()
     for _ in range(2):
-        recall.take_apart(state, trusting=True)
-    buffer = trainer_slot.written(recall.take_apart(state, trusting=True))
-    assert recall.era == 1
+        recall.flatten(state, trust_addresses=True)
+    buffer = trainer_slot.written(recall.flatten(state, trust_addresses=True))
+    assert recall.generation == 1
     found = snapshot.read(memoryview(buffer))
-    tensors = tensor_views.views(buffer, found.tensors)
-    with contextlib.closing(copy_threads.Hands(0)) as helping:
-        load.Loading(live, found.metadata, tensors, hands=helping).finish()
+    tensors = tensor_views.tensor_views(buffer, found.tensors)
+    with contextlib.closing(copy_threads.CopyThreads(0)) as helping:
+        load.StateLoader(live, found.metadata, tensors, threads=helping).finish()
 
 
 def _scheduled(name: str) -> dict[str, object]:
@@ -137,9 +137,9 @@ def test_an_optimizer_whose_state_no_rank_has_is_refused(where):
         optimizer = ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1)
         state = {"optimizer": where(optimizer)}
         with pytest.raises(errors.UnsupportedState, match=r"fully_shard.*optimizer\.optim"):
-            live_shards(state, replicated=True)
+            live_dtensors(state, replicated=True)
         with pytest.raises(errors.UnsupportedState, match="ZeroRedundancyOptimizer"):
-            Recall().take_apart(state)
+            FlattenCache().flatten(state)
 
 
 @pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
@@ -154,8 +154,8 @@ def test_an_optimizer_of_fsdps_version_1_is_refused(named):
         optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
         state = {"optimizer": optimizer}
         with pytest.raises(errors.UnsupportedState, match=r"'optimizer'.*rover_kf\.trainer\.dcp"):
-            Recall().take_apart(state)
-        Recall(replicated=False).take_apart(state)
+            FlattenCache().flatten(state)
+        FlattenCache(replicated=False).flatten(state)
 
 
 class _Packed(torch.Tensor):
@@ -179,7 +179,7 @@ def test_a_tensor_made_of_others_is_refused_with_what_to_do():
     """It has no local or full one to pass: the advice for a ShardedTensor helps nobody."""
     packed = _Packed(torch.zeros(4, dtype=torch.uint8), torch.ones(2))
     with pytest.raises(errors.UnsupportedState) as refused:
-        Recall().take_apart({"moments": {"exp_avg": packed}})
+        FlattenCache().flatten({"moments": {"exp_avg": packed}})
     said = str(refused.value)
     assert said.startswith("state['moments']['exp_avg'] is a tensor of class _Packed; ")
     assert "in codes, scale; put an object in its owner's place whose state_dict" in said

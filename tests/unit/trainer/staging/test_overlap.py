@@ -23,7 +23,7 @@ from rover_kf.checkpoint.format import snapshot
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.staging import copy_batches
-from rover_kf.trainer.staging.copy_threads import Work
+from rover_kf.trainer.staging.copy_threads import SharedWork
 from rover_kf.trainer.state import flatten as states
 from tests.support.pods import checkpoint_pod
 from tests.support.waiting import eventually
@@ -53,11 +53,11 @@ def _backward(state: dict[str, object]) -> None:
 
 
 def _bytes_of(state: dict[str, object]) -> dict[str, bytes]:
-    return {name: t.numpy().tobytes() for name, t in states.take_apart(state).tensors.items()}
+    return {name: t.numpy().tobytes() for name, t in states.flatten(state).tensors.items()}
 
 
 def _arena(pod: checkpoint_pod.Pod) -> Arena:
-    return Arena(pathlib.Path(pod.settings.home) / "arena" / "0")
+    return Arena(pathlib.Path(pod.settings.volume_path) / "arena" / "0")
 
 
 def _sealed(pod: checkpoint_pod.Pod) -> tuple[int, dict[str, bytes], str]:
@@ -75,7 +75,7 @@ def _sealed(pod: checkpoint_pod.Pod) -> tuple[int, dict[str, bytes], str]:
 def _held(checkpointer: Checkpointer):
     """Keep the copy's thread from working: then everything is copied as late as it can be."""
     go = threading.Event()
-    checkpointer._saver._overlap._hands.lend(Work([lambda: go.wait(60)]))
+    checkpointer._stager._overlap._threads.submit(SharedWork([lambda: go.wait(60)]))
     try:
         yield
     finally:
@@ -93,10 +93,10 @@ def test_what_is_sealed_is_the_state_at_the_call(tmp_path, kind):
             _backward(state)
             state["optimizer"].step()
             state["n"] = step
-            expected, plain = _bytes_of(state), states.take_apart(state).metadata
+            expected, plain = _bytes_of(state), states.flatten(state).metadata
             with _held(checkpointer):
                 checkpointer.save(step, state)
-                late += not checkpointer._saver._overlap.is_done
+                late += not checkpointer._stager._overlap.is_done
                 _backward(state)  # BatchNorm's figures change
                 state["table"] += 1
                 state["schedule"].step()
@@ -104,7 +104,7 @@ def test_what_is_sealed_is_the_state_at_the_call(tmp_path, kind):
                 state["optimizer"].step()
             assert _sealed(pod) == (step, expected, plain[snapshot.STATE_KEY])
         assert late == STEPS
-        assert (checkpointer._saver.issued, checkpointer._saver.sealed) == (STEPS, STEPS)
+        assert (checkpointer._stager.issued, checkpointer._stager.sealed) == (STEPS, STEPS)
         print(f"{kind}: {STEPS} of {STEPS} steps bit-equal, {late} copied after save() returned")
 
 
@@ -141,17 +141,17 @@ def test_a_change_under_the_copy_is_an_error_at_the_next_call(tmp_path):
             "close": checkpointer.close,
         }
         for call in ("save", "step", "wait", "close"):
-            checkpointer._saver.finish()
+            checkpointer._stager.finish()
             with _held(checkpointer):
                 checkpointer.save(2, state)
                 with torch.no_grad():
                     state["model"][0].weight.clamp_(-0.01, 0.01)
-                checkpointer._saver._overlap.wait()
+                checkpointer._stager._overlap.wait()
             match = r"step 2 is not saved: model\.0\.weight changed in place.*overlap=False"
             with pytest.raises(errors.CheckpointError, match=match):
                 calls[call]()
             assert [seal.step for seal in _arena(pod).sealed()] == [1]
-        saver = checkpointer._saver
+        saver = checkpointer._stager
         print(f"{saver.issued} saves, {saver.sealed} sealed, 4 raised")
         assert (saver.issued, saver.sealed) == (5, 1)
 
@@ -167,9 +167,9 @@ def test_close_next_save_and_drain_wait(tmp_path):
         assert 1 in [seal.step for seal in _arena(pod).sealed()]
         with _held(checkpointer):
             checkpointer.save(3, state)
-            checkpointer._saver.finish()
+            checkpointer._stager.finish()
             assert _arena(pod).sealed()[0].step == 3
-        (pod.settings.home / "run" / "drain-at").write_bytes((4).to_bytes(8, "little"))
+        (pod.settings.volume_path / "run" / "drain-at").write_bytes((4).to_bytes(8, "little"))
         with pytest.raises(SystemExit) as left:
             checkpointer.step(4, state)
         assert left.value.code == 143
@@ -181,12 +181,12 @@ TERMINATED = """
 import os, signal, sys, threading
 import torch
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.staging.copy_threads import Work
+from rover_kf.trainer.staging.copy_threads import SharedWork
 
 state = {"model": torch.nn.Linear(512, 512)}
 state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
 checkpointer = Checkpointer(overlap=True)
-checkpointer._saver._overlap._hands.lend(Work([threading.Event().wait]))
+checkpointer._stager._overlap._threads.submit(SharedWork([threading.Event().wait]))
 checkpointer.save(7, state)
 os.kill(os.getpid(), signal.SIGTERM)
 print("not reached")
@@ -196,22 +196,22 @@ print("not reached")
 IN_A_PIECE = """
 import os, signal
 import torch
-from rover_kf.trainer import overlap, transfer
+from rover_kf.trainer.staging import copy_batches, overlap
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.staging.copy_threads import Hands
+from rover_kf.trainer.staging.copy_threads import CopyThreads
 
-class Away(Hands):
-    def lend(self, work):
+class Away(CopyThreads):
+    def submit(self, work):
         pass  # the thread gets no core: the optimizer's step makes the copy
 
-copy, state = transfer.copy, {"model": torch.nn.Linear(2048, 2048)}
+copy, state = copy_batches.copy, {"model": torch.nn.Linear(2048, 2048)}
 state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
 
 def interrupted(targets, sources):
     os.kill(os.getpid(), signal.SIGTERM)
     copy(targets, sources)
 
-overlap.Hands, transfer.copy = Away, interrupted
+overlap.CopyThreads, copy_batches.copy = Away, interrupted
 checkpointer = Checkpointer(overlap=True)
 checkpointer.save(7, state)
 state["optimizer"].step()
@@ -231,15 +231,15 @@ SAVED_BY_A_HANDLER = """
 import itertools, os, signal, sys
 import torch
 from rover_kf import errors
-from rover_kf.trainer import overlap, transfer
+from rover_kf.trainer.staging import copy_batches, overlap
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.staging.copy_threads import Hands
+from rover_kf.trainer.staging.copy_threads import CopyThreads
 
-class Away(Hands):
-    def lend(self, work):
+class Away(CopyThreads):
+    def submit(self, work):
         pass  # the thread gets no core: the optimizer's step makes the copy
 
-copy, state = transfer.copy, {"model": torch.nn.Linear(2048, 2048)}
+copy, state = copy_batches.copy, {"model": torch.nn.Linear(2048, 2048)}
 state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
 
 calls = itertools.count()
@@ -258,11 +258,11 @@ def handler(*_):
 
 signal.alarm(60)  # instead of waiting for ever
 signal.signal(signal.SIGUSR1, handler)
-overlap.Hands, transfer.copy = Away, interrupted
+overlap.CopyThreads, copy_batches.copy = Away, interrupted
 checkpointer = Checkpointer(overlap=sys.argv[1] == "True")
 checkpointer.save(7, state)
 state["optimizer"].step()
-print(checkpointer._saver.sealed)
+print(checkpointer._stager.sealed)
 checkpointer.save(9, state)
 """
 
@@ -292,7 +292,7 @@ def test_ctrl_c_while_training_waits_for_a_copy_is_told_there(tmp_path, monkeypa
             copy(targets, sources)
 
         expected = _bytes_of(state)
-        checkpointer._saver._hands.close()  # so that it is this thread which copies
+        checkpointer._stager._threads.close()  # so that it is this thread which copies
         with _held(checkpointer):
             if overlaps:
                 checkpointer.save(1, state)
@@ -334,13 +334,13 @@ FORKED = """
 import os, sys, threading
 import torch
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.staging.copy_threads import Work
+from rover_kf.trainer.staging.copy_threads import SharedWork
 
 state = {"model": torch.nn.Linear(512, 512)}
 state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
 checkpointer = Checkpointer(overlap=True)
 go = threading.Event()
-checkpointer._saver._overlap._hands.lend(Work([go.wait]))
+checkpointer._stager._overlap._threads.submit(SharedWork([go.wait]))
 checkpointer.save(7, state)
 child = os.fork()
 if child == 0:
@@ -348,10 +348,10 @@ if child == 0:
     checkpointer.close()
     os._exit(0)
 _, status = os.waitpid(child, 0)
-unsealed = not checkpointer._saver.sealed
+unsealed = not checkpointer._stager.sealed
 go.set()
 state["optimizer"].step()
-print(status, unsealed, checkpointer._saver.sealed)
+print(status, unsealed, checkpointer._stager.sealed)
 """
 
 
@@ -371,15 +371,15 @@ def test_the_way_is_chosen_by_cores(tmp_path):
         try:
             os.sched_setaffinity(0, {min(cores)})
             torch.set_num_threads(1)
-            assert not chosen._saver.way.overlaps()
+            assert not chosen._stager.overlap_policy.should_overlap()
             chosen.save(1, state)
             assert _arena(pod).sealed()[0].step == 1
             os.sched_setaffinity(0, cores)
             torch.set_num_threads(len(cores))
-            assert not chosen._saver.way.overlaps()
+            assert not chosen._stager.overlap_policy.should_overlap()
             if len(cores) > 1:
                 torch.set_num_threads(len(cores) - 1)
-                assert chosen._saver.way.overlaps()
+                assert chosen._stager.overlap_policy.should_overlap()
         finally:
             os.sched_setaffinity(0, cores)
             torch.set_num_threads(threads)

@@ -24,10 +24,10 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.rng_state import Generators
 from rover_kf.trainer.staging import overlap
-from rover_kf.trainer.staging.copy_threads import Work
+from rover_kf.trainer.staging.copy_threads import SharedWork
 from rover_kf.trainer.state import flatten as states
 from rover_kf.trainer.state import flatten_cache
-from rover_kf.trainer.state.outline import marks as _marks
+from rover_kf.trainer.state.outline import tensor_specs as _marks
 from tests.support.pods import checkpoint_pod
 from tests.support.training.single_process_mesh import own_mesh
 
@@ -52,7 +52,7 @@ def _train(state: dict[str, object]) -> None:
 
 
 def _whole(state: dict[str, object]) -> tuple[dict[str, bytes], str]:
-    parts = states.take_apart(state)
+    parts = states.flatten(state)
     tensors = {name: t.contiguous().numpy().tobytes() for name, t in parts.tensors.items()}
     return tensors, parts.metadata[snapshot.STATE_KEY]
 
@@ -61,7 +61,7 @@ class _Scene:
     """A training process with a checkpointer, and what its memory holds."""
 
     def __init__(self, pod: checkpoint_pod.Pod, checkpointer: Checkpointer) -> None:
-        self._arena = Arena(pathlib.Path(pod.settings.home) / "arena" / "0")
+        self._arena = Arena(pathlib.Path(pod.settings.volume_path) / "arena" / "0")
         self.checkpointer = checkpointer
 
     def sealed(self) -> tuple[int, tuple[dict[str, bytes], str]]:
@@ -78,7 +78,7 @@ class _Scene:
     def held(self):
         """Everything is copied as late as it can be: when the next step waits for it."""
         go = threading.Event()
-        self.checkpointer._saver._overlap._hands.lend(Work([lambda: go.wait(60)]))
+        self.checkpointer._stager._overlap._threads.submit(SharedWork([lambda: go.wait(60)]))
         try:
             yield
         finally:
@@ -161,7 +161,7 @@ def test_the_step_is_sealed_as_it_was(scene, change):
         expected = _whole(state)
         with scene.held():
             scene.checkpointer.save(step, state)
-            assert not scene.checkpointer._saver._overlap.is_done
+            assert not scene.checkpointer._stager._overlap.is_done
             if step == 3:
                 WHOLE[change](state)
             _train(state)
@@ -217,7 +217,7 @@ def test_a_step_that_cannot_be_whole_is_told_and_not_sealed(scene, change):
     with scene.held():
         scene.checkpointer.save(2, state)
         SPOILT[change](state)
-        scene.checkpointer._saver._overlap.wait()
+        scene.checkpointer._stager._overlap.wait()
     with pytest.raises(errors.CheckpointError, match=r"step 2 is not saved: .*overlap=False"):
         scene.checkpointer.finish()
     assert scene.sealed() == (1, expected)
@@ -237,7 +237,7 @@ def test_the_copy_goes_on_beside_what_a_closure_computes(scene, kind, named):
     beside: list[bool] = []
 
     def closure() -> torch.Tensor:
-        beside.append(scene.checkpointer._saver._overlap.is_done)
+        beside.append(scene.checkpointer._stager._overlap.is_done)
         state["optimizer"].zero_grad()
         loss = model(torch.ones(2, 64)).square().sum()
         loss.backward()
@@ -282,7 +282,7 @@ def test_where_nobody_asked_for_overlap_a_spoilt_step_costs_a_warning_and_overla
     tmp_path, monkeypatch, caplog
 ):
     """An embedding with max_norm changes its parameter in each forward pass."""
-    monkeypatch.setattr(cpu_quota, "has_spare", lambda *_: True)
+    monkeypatch.setattr(cpu_quota, "has_idle", lambda *_: True)
     model = torch.nn.Embedding(50, 8, max_norm=1.0)
     state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=9.0)}
 
@@ -298,7 +298,7 @@ def test_where_nobody_asked_for_overlap_a_spoilt_step_costs_a_warning_and_overla
                 expected = _whole(state)
                 with scene.held():
                     checkpointer.save(step, state)
-                    assert checkpointer._saver._overlap.is_done is (step > 2)
+                    assert checkpointer._stager._overlap.is_done is (step > 2)
                     if step > 1:
                         train()
                 checkpointer.finish()
@@ -307,8 +307,8 @@ def test_where_nobody_asked_for_overlap_a_spoilt_step_costs_a_warning_and_overla
                     assert checkpointer.wait(1, "memory")
                 else:
                     assert scene.sealed() == (step, expected)
-            saver = checkpointer._saver
-            assert (saver.issued, saver.sealed, saver.spoilt) == (4, 3, 1)
+            saver = checkpointer._stager
+            assert (saver.issued, saver.sealed, saver.discarded) == (4, 3, 1)
     (told,) = [record.message for record in caplog.records if "not saved" in record.message]
     assert told.startswith("rover-kf: step 2 is not saved: model.weight changed in place")
 
@@ -316,7 +316,7 @@ def test_where_nobody_asked_for_overlap_a_spoilt_step_costs_a_warning_and_overla
 def test_a_spoilt_step_that_no_other_follows_is_an_error_at_the_end(tmp_path, monkeypatch):
     """The last step of a training, whose script has not said that it is, and converts the model at
     once: nothing makes up for it."""
-    monkeypatch.setattr(cpu_quota, "has_spare", lambda *_: True)
+    monkeypatch.setattr(cpu_quota, "has_idle", lambda *_: True)
     state = _fresh()
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
         settings = trainer_settings.read(pod.environment())
@@ -336,7 +336,7 @@ def test_a_spoilt_step_that_no_other_follows_is_an_error_at_the_end(tmp_path, mo
 @pytest.mark.parametrize("asked", [True, None])
 def test_the_best_weights_may_be_loaded_after_the_last_step(tmp_path, monkeypatch, asked):
     """It is whole when ``step`` returns, and the script ends well."""
-    monkeypatch.setattr(cpu_quota, "has_spare", lambda *_: True)
+    monkeypatch.setattr(cpu_quota, "has_idle", lambda *_: True)
     state = _fresh()
     with checkpoint_pod.pods(tmp_path, 1, checkpoint_every=1) as (pod,):
         settings = trainer_settings.read(pod.environment())
@@ -411,7 +411,7 @@ def test_tensors_that_are_new_at_each_save_cost_no_look_at_the_others(scene, mon
         scene.checkpointer.save(step, state)
         scene.checkpointer.finish()
     looked = []
-    monkeypatch.setattr(overlap, "left_to_optimizers", lambda *_: looked.append("owned"))
+    monkeypatch.setattr(overlap, "optimizer_only", lambda *_: looked.append("owned"))
     monkeypatch.setattr(
         flatten_cache, "marks", lambda tensors: looked.append(len(tensors)) or _marks(tensors)
     )
@@ -481,16 +481,16 @@ def test_parts_of_sharded_tensors_are_copied_late_and_watched(scene, spoilt):
             expected[step] = _whole(state)
             with scene.held():
                 scene.checkpointer.save(step, state)
-                assert not scene.checkpointer._saver._overlap.is_done
+                assert not scene.checkpointer._stager._overlap.is_done
                 _train(state)
             assert scene.sealed() == (step, expected[step])
-        assert scene.checkpointer._saver._recall.era == 1
+        assert scene.checkpointer._stager._flatten_cache.generation == 1
         if spoilt:
             with scene.held():
                 scene.checkpointer.save(4, state)
                 with torch.no_grad():
                     state["model"][0].weight.to_local().mul_(2)
-                scene.checkpointer._saver._overlap.wait()
+                scene.checkpointer._stager._overlap.wait()
             with pytest.raises(
                 errors.CheckpointError, match=r"step 4 is not saved: model.0.weight"
             ):

@@ -13,7 +13,7 @@ from rover_kf import errors
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.staging.shared_copy_check import LeadCheck
+from rover_kf.trainer.staging.shared_copy_check import SharedCopyCheck
 from rover_kf.trainer.state import flatten as states
 from tests.support.pods import trainer_slot
 
@@ -24,14 +24,14 @@ class Pod:
     """The first rank's slots, and the second one's check."""
 
     def __init__(self, home) -> None:
-        arena_allocation.allocate(home / "arena", 0, 1 << 20, most_bytes=4 << 20)
+        arena_allocation.allocate(home / "arena", 0, 1 << 20, max_bytes=4 << 20)
         self._arena = Arena(home / "arena" / "0")
         environment = {"ROVER_HOME": str(home), "LOCAL_RANK": "1", "RANK": "1", "ROVER_ROUND": "3"}
-        self.check = LeadCheck(trainer_settings.read(environment))
+        self.check = SharedCopyCheck(trainer_settings.read(environment))
 
     def save(self, step: int, state: dict[str, object], round_: int = 3) -> None:
         """By the first rank."""
-        content = trainer_slot.written(states.take_apart(state, ranks=2))
+        content = trainer_slot.written(states.flatten(state, ranks=2))
         with self._arena.fill() as filling:
             os.pwrite(filling.descriptor, content, 0)
             filling.seal(
@@ -40,8 +40,8 @@ class Pod:
             )  # fmt: skip
 
 
-def _light(**state: object) -> states.Parts:
-    return states.take_apart(state, ranks=0)
+def _light(**state: object) -> states.FlatState:
+    return states.flatten(state, ranks=0)
 
 
 def test_a_module_that_the_first_rank_lacks_is_told_by_name(tmp_path):

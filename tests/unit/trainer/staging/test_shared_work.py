@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rover_kf.system import cpu_quota
-from rover_kf.trainer.staging.copy_threads import Hands, Work
+from rover_kf.trainer.staging.copy_threads import CopyThreads, SharedWork
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.torch
@@ -26,12 +26,12 @@ def _note_end(taken: list[int], ends: list[object], error: BaseException | None)
 def test_every_piece_is_done_once_and_the_ending_after_all():
     """Whoever takes them."""
     for count in (0, 1, 3):
-        hands, taken, ends = Hands(count), [], []
-        work = Work(
+        hands, taken, ends = CopyThreads(count), [], []
+        work = SharedWork(
             [functools.partial(taken.append, index) for index in range(500)],
             functools.partial(_note_end, taken, ends),
         )
-        hands.lend(work)
+        hands.submit(work)
         work.wait()
         hands.close()
         assert sorted(taken) == list(range(500))
@@ -49,7 +49,7 @@ def test_a_failed_piece_ends_the_work():
     def fail() -> None:
         raise failure
 
-    work = Work([lambda: taken.append(1), fail, lambda: taken.append(2)], told.append)
+    work = SharedWork([lambda: taken.append(1), fail, lambda: taken.append(2)], told.append)
     work.wait()
     assert (taken, told, work.error) == ([1], [failure], failure)
 
@@ -61,7 +61,7 @@ def test_a_failed_ending_is_the_work_s_failure():
         raise OSError("not sealed")
 
     for pieces in ([], [lambda: None]):
-        work = Work(pieces, end)
+        work = SharedWork(pieces, end)
         work.wait()
         assert str(work.error) == "not sealed"
 
@@ -77,7 +77,7 @@ def test_ctrl_c_in_a_piece_is_told_to_who_waits_and_spoils_nothing():
             raise interrupts.pop()
         taken.append(1)
 
-    work = Work([interrupted, lambda: taken.append(2)], told.append)
+    work = SharedWork([interrupted, lambda: taken.append(2)], told.append)
     with pytest.raises(KeyboardInterrupt):
         work.wait()
     assert (taken, told, work.is_done) == ([], [], False)
@@ -100,7 +100,7 @@ def test_a_piece_that_was_interrupted_is_taken_by_who_waits_already():
         with contextlib.suppress(SystemExit):
             work.wait()
 
-    work = Work([interrupted])
+    work = SharedWork([interrupted])
     first = threading.Thread(target=wait, name="first", daemon=True)
     second = threading.Thread(target=work.wait, name="second", daemon=True)
     first.start()
@@ -119,7 +119,7 @@ def test_ctrl_c_in_the_ending_is_told_once():
     def end(_: BaseException | None) -> None:
         raise KeyboardInterrupt
 
-    work = Work([lambda: None], end)
+    work = SharedWork([lambda: None], end)
     with pytest.raises(KeyboardInterrupt):
         work.wait()
     work.wait()
@@ -130,14 +130,14 @@ def test_threads_leave_torch_s_count_alone():
     """One torch thread in each, and what the process had in it and in later threads."""
     before = torch.get_num_threads()
     seen: list[int] = []
-    hands = Hands(2, nice=1)
+    hands = CopyThreads(2, nice=1)
     barrier = threading.Barrier(2)
 
     def note() -> None:
         seen.append(torch.get_num_threads())
         barrier.wait(30)
 
-    hands.lend(Work([note, note]))
+    hands.submit(SharedWork([note, note]))
     eventually(lambda: len(seen) == 2, what="both threads have worked")
     later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
     later.start()
@@ -153,9 +153,9 @@ def test_threads_that_give_way_never_come_forward():
 
     def train() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 12)
-        hands = Hands(1, nice=5)
+        hands = CopyThreads(1, nice=5)
         priority = functools.partial(os.getpriority, os.PRIO_PROCESS)
-        hands.lend(Work([lambda: seen.append(priority(threading.get_native_id()))]))
+        hands.submit(SharedWork([lambda: seen.append(priority(threading.get_native_id()))]))
         hands.close()
 
     training = threading.Thread(target=train)
@@ -186,12 +186,12 @@ def test_quotas_of_both_kinds_of_control_groups(tmp_path, monkeypatch, files, ow
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "own").write_text(own)
-    assert cpu_quota.usable(tmp_path / "cgroup", tmp_path / "own") == expected
+    assert cpu_quota.available(tmp_path / "cgroup", tmp_path / "own") == expected
 
 
 def test_a_core_is_spare_only_beside_all_that_compute():
     """One core more than the pod's training processes take."""
-    here = int(cpu_quota.usable())
-    assert cpu_quota.has_spare(here, 1) is False
-    assert cpu_quota.has_spare(1, here) is False
-    assert cpu_quota.has_spare(1, here - 1) is True
+    here = int(cpu_quota.available())
+    assert cpu_quota.has_idle(here, 1) is False
+    assert cpu_quota.has_idle(1, here) is False
+    assert cpu_quota.has_idle(1, here - 1) is True

@@ -60,12 +60,12 @@ def _steps(arena: Arena) -> list[int]:
 def test_a_save_returns_while_both_slots_are_read(checkpointer, arena):
     """It is sealed once one of them is let go of, as the state was at the call."""
     state = _saved_twice(checkpointer)
-    model = states.take_apart(state).tensors["model.weight"].clone()
+    model = states.flatten(state).tensors["model.weight"].clone()
     with contextlib.ExitStack() as pins:
         for seal in arena.sealed():
             pins.enter_context(arena.pin(seal))
         checkpointer.save(3, state)
-        assert not checkpointer._saver._overlap.is_done
+        assert not checkpointer._stager._overlap.is_done
         assert _steps(arena) == [2, 1]
     _train(state)
     checkpointer.finish()

@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 
 from rover_kf import errors
 from rover_kf.trainer.state import batch_norm
-from rover_kf.trainer.state.batch_norm import RunningStatistics
+from rover_kf.trainer.state.batch_norm import BatchNormSync
 
 pytestmark = pytest.mark.torch
 
@@ -29,10 +29,10 @@ def _normed(rank: int) -> torch.nn.Module:
 def _rank(rank: int, folder: str) -> None:
     store = dist.FileStore(f"{folder}/store", 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    statistics, told = RunningStatistics(), []
+    statistics, told = BatchNormSync(), []
 
     def agree(state: dict[str, object], *modules: torch.nn.Module) -> None:
-        statistics.agree(state)
+        statistics.broadcast(state)
         told.append([module[1].running_mean.tolist() for module in modules])
 
     top, first, second = _normed(rank), _normed(rank), _normed(rank)
@@ -57,12 +57,12 @@ def test_ranks_agree_wherever_the_state_has_the_module(tmp_path):
 def _one_after_another(rank: int, folder: str) -> None:
     store = dist.FileStore(f"{folder}/store", 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    RunningStatistics().agree({"model": _normed(rank)})
+    BatchNormSync().broadcast({"model": _normed(rank)})
     second = {"model": _normed(rank), "head": _normed(rank)}
     if rank == 0:
         store.wait(["begun"])
     store.set("begun", "")
-    RunningStatistics().agree(second)
+    BatchNormSync().broadcast(second)
     pathlib.Path(folder, str(rank)).write_text(str(second["head"][1].running_mean.tolist()))
     dist.destroy_process_group()
 
@@ -81,7 +81,7 @@ def _averaging(rank: int, folder: str, alike: int) -> None:
     with contextlib.ExitStack() as refusals:
         if alike or rank == 0:  # rank 1 has nothing to agree in else
             refused = refusals.enter_context(pytest.raises(errors.UnsupportedState))
-        RunningStatistics().agree(state)
+        BatchNormSync().broadcast(state)
     if rank == 0:
         pathlib.Path(folder, "told").write_text(str(refused.value))
 
@@ -104,7 +104,7 @@ def _alone(rank: int, folder: str) -> None:
         waits = dist.distributed_c10d._get_default_store()
         waits.set_timeout(dt.timedelta(seconds=1))
         with pytest.raises(errors.UnsupportedState) as refused:
-            RunningStatistics().agree({"model": _normed(rank)})
+            BatchNormSync().broadcast({"model": _normed(rank)})
         pathlib.Path(folder, "told").write_text(str(refused.value))
 
 

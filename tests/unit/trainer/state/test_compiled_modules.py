@@ -11,7 +11,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 from rover_kf.trainer.state import flatten
-from rover_kf.trainer.state.flatten_cache import Recall, live_shards
+from rover_kf.trainer.state.flatten_cache import FlattenCache, live_dtensors
 from tests.support.pods import trainer_slot
 from tests.support.training.single_process_mesh import own_mesh
 
@@ -100,8 +100,8 @@ def group():
 def test_a_model_may_be_compiled_after_a_restart_or_no_more(saved, live):
     """The file has the names that it has without compiling, and versions come to their modules."""
     before, after = _trained(saved), _trained(live)
-    parts = flatten.take_apart(before)
-    assert parts.tensors.keys() == flatten.take_apart(_trained("plain")).tensors.keys()
+    parts = flatten.flatten(before)
+    assert parts.tensors.keys() == flatten.flatten(_trained("plain")).tensors.keys()
     trainer_slot.restored(trainer_slot.written(parts), after)
     for there, here in zip(_values(before["model"]), _values(after["model"]), strict=True):
         assert torch.equal(there, here)
@@ -115,7 +115,7 @@ def test_names_of_before_they_were_plain_are_known(saved, live):
     """A checkpoint on storage may be older than the runtime."""
     before, after = FORMS[saved](), FORMS[live]()
     trainer_slot.restored(
-        trainer_slot.written(flatten.take_apart({"model": _Held(before)})), {"model": after}
+        trainer_slot.written(flatten.flatten({"model": _Held(before)})), {"model": after}
     )
     for there, here in zip(_values(before), _values(after), strict=True):
         assert torch.equal(there, here)
@@ -138,7 +138,7 @@ def test_a_module_with_a_form_of_its_own_keeps_it():
 
     before, after = Own(), Own()
     trainer_slot.restored(
-        trainer_slot.written(flatten.take_apart({"model": before})), {"model": after}
+        trainer_slot.written(flatten.flatten({"model": before})), {"model": after}
     )
     assert torch.equal(after.part.weight, before.part.weight)
     assert after.told == 1
@@ -147,20 +147,20 @@ def test_a_module_with_a_form_of_its_own_keeps_it():
 @pytest.mark.parametrize("form", ["plain", "whole", "in parts", "both"])
 def test_a_second_look_finds_the_names_of_the_first(form):
     """What a save looks at quickly is what it looked at with care."""
-    found, recall = _trained(form), Recall()
-    first = recall.take_apart(found)
+    found, recall = _trained(form), FlattenCache()
+    first = recall.flatten(found)
     found["model"](torch.randn(3, 4)).sum().backward()
     found["optimizer"].step()
-    era = recall.era
-    second = recall.take_apart(found)
-    assert recall.era == era
+    era = recall.generation
+    second = recall.flatten(found)
+    assert recall.generation == era
     assert second.tensors.keys() == first.tensors.keys()
 
 
 def test_shards_of_a_compiled_model_are_known_by_the_plain_names(group):
     """FSDP2 with torch.compile around it asks for the boxes that it would ask for without."""
     plain = fully_shard(_plain(), mesh=group)
-    wanted = live_shards({"model": plain}, replicated=True).wanted()
-    compiled = live_shards({"model": _compiled(plain)}, replicated=True).wanted()
+    wanted = live_dtensors({"model": plain}, replicated=True).requested_boxes()
+    compiled = live_dtensors({"model": _compiled(plain)}, replicated=True).requested_boxes()
     assert wanted
     assert compiled == wanted

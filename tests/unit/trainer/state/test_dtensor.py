@@ -15,8 +15,8 @@ from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedS
 
 from rover_kf import errors
 from rover_kf.checkpoint.format import tensor_layout
-from rover_kf.checkpoint.format.tensor_layout import Piece
-from rover_kf.checkpoint.resharding.prefix_index import by_begin
+from rover_kf.checkpoint.format.tensor_layout import TensorShard
+from rover_kf.checkpoint.resharding.prefix_index import index_by_prefix
 from rover_kf.trainer.state import dtensor, dtensor_layouts, flatten
 from tests.support.training.single_process_mesh import own_mesh
 
@@ -53,7 +53,7 @@ def test_rows_that_two_ways_have_cut(data, tensor):
         placements = (_StridedShard(0, split_factor=tensor), Shard(0))
         for here in torch.cartesian_prod(torch.arange(data), torch.arange(tensor)).tolist():
             mesh = _Mesh((data, tensor), tuple(here))
-            sizes, offsets = dtensor.box_here((rows, 4), mesh, placements)
+            sizes, offsets = dtensor.local_box((rows, 4), mesh, placements)
             held = _held(rows, (data, tensor), tuple(here))
             assert sizes == (len(held), 4)
             assert not len(held) or offsets == (held[0].item(), 0)
@@ -64,31 +64,33 @@ def test_copies_of_such_rows_lie_alike():
     placements = (Replicate(), _StridedShard(0, split_factor=2), Shard(0))
     mesh = _Mesh((2, 3, 2), (1, 2, 0))
     held = _held(7, (3, 2), (2, 0))
-    assert dtensor.box_here((7,), mesh, placements)[0] == (len(held),)
+    assert dtensor.local_box((7,), mesh, placements)[0] == (len(held),)
 
 
-SHARD = dtensor.Shard(_Mesh((2,), (1,)), (Shard(0),), (3, 1), Piece((4, 3), (2, 0)), (2, 3))
+SHARD = dtensor.LocalShard(
+    _Mesh((2,), (1,)), (Shard(0),), (3, 1), TensorShard((4, 3), (2, 0)), (2, 3)
+)
 
 
 @pytest.mark.parametrize(
     "kept",
-    [Piece((4, 3), (0, 0)), Piece((8, 3), (2, 0)), None],
+    [TensorShard((4, 3), (0, 0)), TensorShard((8, 3), (2, 0)), None],
     ids=["another part", "of another tensor", "a whole tensor"],
 )
 def test_a_part_of_the_right_shape_may_be_another_one(kept):
     """As where the mesh was made anew with other neighbours: its values would be in the wrong
     place."""
-    with pytest.raises(errors.DoesNotFit, match="Was the mesh changed"):
-        SHARD.join("w", torch.zeros(2, 3), kept)
+    with pytest.raises(errors.IncompatibleState, match="Was the mesh changed"):
+        SHARD.to_dtensor("w", torch.zeros(2, 3), kept)
 
 
 def test_what_an_optimizer_keeps_whole_is_no_part():
     """A counter of one element beside a bias of which a rank holds one element."""
-    bias = dtensor.Shard(_Mesh((2,), (1,)), (Shard(0),), (1,), Piece((2,), (1,)), (1,))
-    found = dtensor.Shards({}, by_begin({"optimizer.state.0.": bias}))
+    bias = dtensor.LocalShard(_Mesh((2,), (1,)), (Shard(0),), (1,), TensorShard((2,), (1,)), (1,))
+    found = dtensor.DTensorLayouts({}, index_by_prefix({"optimizer.state.0.": bias}))
     one = torch.zeros(1)
-    assert found.of("optimizer.state.0.step", one, None) is None
-    assert found.of("optimizer.state.0.exp_avg", one, Piece((2,), (1,))) is bias
+    assert found.layout_for("optimizer.state.0.step", one, None) is None
+    assert found.layout_for("optimizer.state.0.exp_avg", one, TensorShard((2,), (1,))) is bias
 
 
 def test_what_an_optimizer_keeps_of_its_ranks_rows_alone_is_its_own():
@@ -100,8 +102,8 @@ def test_what_an_optimizer_keeps_of_its_ranks_rows_alone_is_its_own():
         for parameter in model.parameters():
             moments = {"rows": torch.ones(2), "blocks": [torch.ones(4)]}
             optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
-        found = flatten.take_apart({"model": model, "optimizer": optimizer})
-    assert set(json.loads(found.metadata[tensor_layout.KEY])["own"]) == {
+        found = flatten.flatten({"model": model, "optimizer": optimizer})
+    assert set(json.loads(found.metadata[tensor_layout.LAYOUT_KEY])["own"]) == {
         f"optimizer.state.{index}.{name}" for index in (0, 1) for name in ("rows", "blocks.0")
     }
 
@@ -114,7 +116,7 @@ def test_parameters_that_hooks_rename_are_the_same_on_all_ranks(cut):
     model = torch.nn.Sequential(checkpoint_wrapper(inner), torch.nn.Linear(4, 2))
     buffers = {f"model.0.1.{name}" for name, _ in inner[1].named_buffers()}
     with own_mesh() as mesh:
-        found = flatten.take_apart({"model": fully_shard(model, mesh=mesh) if cut else model})
-    assert set(json.loads(found.metadata[tensor_layout.KEY])["own"]) == buffers
+        found = flatten.flatten({"model": fully_shard(model, mesh=mesh) if cut else model})
+    assert set(json.loads(found.metadata[tensor_layout.LAYOUT_KEY])["own"]) == buffers
     assert dtensor_layouts.KEY not in found.metadata
     assert "model.0.0.weight" in found.tensors

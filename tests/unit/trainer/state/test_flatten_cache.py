@@ -21,7 +21,7 @@ from rover_kf.checkpoint.format import snapshot
 from rover_kf.trainer.rng_state import Generators
 from rover_kf.trainer.state import flatten as states
 from rover_kf.trainer.state import outline
-from rover_kf.trainer.state.flatten_cache import Recall, live_shards
+from rover_kf.trainer.state.flatten_cache import FlattenCache, live_dtensors
 from tests.support.training.single_process_mesh import own_mesh
 
 pytestmark = pytest.mark.torch
@@ -57,11 +57,11 @@ def _step(state: dict[str, object]) -> None:
     state["epoch"] += 1
 
 
-def _same(recall: Recall, state: dict[str, object]) -> None:
-    expected, found = states.take_apart(state), recall.take_apart(state)
+def _same(recall: FlattenCache, state: dict[str, object]) -> None:
+    expected, found = states.flatten(state), recall.flatten(state)
     assert dict(found.metadata) == dict(expected.metadata)
     layout = snapshot.plan(expected.entries(), expected.metadata)
-    header = snapshot.header(layout, found.metadata, found.written)
+    header = snapshot.header(layout, found.metadata, found.json_metadata)
     assert header == snapshot.header(layout, expected.metadata)
     assert list(found.tensors) == list(expected.tensors)
     for name, tensor in expected.tensors.items():
@@ -109,12 +109,12 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_it_is_what_taking_apart_anew_gives(change):
     """After any change, and after one more step."""
-    state, recall = _fresh(), Recall()
+    state, recall = _fresh(), FlattenCache()
     state["nested"]["z"] = 0.0
     for _ in range(3):
         _step(state)
         _same(recall, state)
-    assert recall._known, "the state is remembered"
+    assert recall._sections, "the state is remembered"
     CHANGES[change](state)
     for _ in range(2):
         _same(recall, state)
@@ -122,7 +122,7 @@ def test_it_is_what_taking_apart_anew_gives(change):
     _same(recall, state)
 
 
-def _calls(recall: Recall, state: dict[str, object]) -> int:
+def _calls(recall: FlattenCache, state: dict[str, object]) -> int:
     """Functions of Python that taking apart calls."""
     counted = 0
 
@@ -132,7 +132,7 @@ def _calls(recall: Recall, state: dict[str, object]) -> int:
 
     sys.setprofile(count)
     try:
-        recall.take_apart(state)
+        recall.flatten(state)
     finally:
         sys.setprofile(None)
     return counted
@@ -147,8 +147,11 @@ def test_a_learning_rate_costs_the_same_whatever_the_state():
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
         sum(parameter.sum() for parameter in model).backward()
         optimizer.step()
-        state, recall = {"model": model, "optimizer": optimizer, "schedule": schedule}, Recall()
-        recall.take_apart(state)
+        state, recall = (
+            {"model": model, "optimizer": optimizer, "schedule": schedule},
+            FlattenCache(),
+        )
+        recall.flatten(state)
         known = _calls(recall, state)
         schedule.step()
         costs.append(_calls(recall, state) - known)
@@ -161,34 +164,34 @@ def test_a_learning_rate_of_numpys_is_no_new_start():
     """A lambda that calls numpy makes one, and another one at each step."""
     state = _fresh()
     schedule = torch.optim.lr_scheduler.LambdaLR(state["optimizer"], lambda n: np.cos(n / 100))
-    state["schedule"], recall = schedule, Recall()
+    state["schedule"], recall = schedule, FlattenCache()
     state["seen"] = [np.int64(1), {"share": np.float32(0.1)}, np.bool_(True)]  # noqa: FBT003 - numpy's
     _step(state)
     _same(recall, state)
-    known = recall.era
+    known = recall.generation
     for _ in range(2):
         _step(state)
         state["seen"][0] += 1
         _same(recall, state)
     assert type(state["optimizer"].param_groups[0]["lr"]) is np.float64
-    assert recall._known, "the state is remembered"
-    assert recall.era == known
+    assert recall._sections, "the state is remembered"
+    assert recall.generation == known
 
 
 def test_what_cannot_be_stored_is_refused_as_ever():
     """Also when it comes into a state that is known."""
-    state, recall = _fresh(), Recall()
-    recall.take_apart(state)
+    state, recall = _fresh(), FlattenCache()
+    recall.flatten(state)
     state["nested"]["bad"] = object()
     with pytest.raises(errors.UnsupportedState, match=r"\['nested'\]\['bad'\]"):
-        recall.take_apart(state)
+        recall.flatten(state)
 
 
 def test_given_up_tensors_are_freed():
     """A remembered state holds no memory."""
-    state, recall = {"t": torch.ones(10)}, Recall()
+    state, recall = {"t": torch.ones(10)}, FlattenCache()
     for _ in range(2):
-        recall.take_apart(state)
+        recall.flatten(state)
     watched = weakref.ref(state["t"])
     del state["t"]
     gc.collect()
@@ -197,12 +200,12 @@ def test_given_up_tensors_are_freed():
 
 def test_tensors_that_are_made_anew_at_each_look_keep_nothing_from_being_remembered():
     """The states of random generators: what is given is what they are now."""
-    state, recall = {**_fresh(), "random": Generators()}, Recall()
+    state, recall = {**_fresh(), "random": Generators()}, FlattenCache()
     for _ in range(3):
         expected = torch.get_rng_state()
-        found = recall.take_apart(state)
+        found = recall.flatten(state)
         assert torch.equal(found.tensors["random.torch"], expected)
-        assert recall.era == 1
+        assert recall.generation == 1
         torch.randn(3)
 
 
@@ -221,10 +224,10 @@ def _optimizer_of(used: list[int], groups: list[list[int]]) -> torch.optim.Optim
 @pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[2, 0], [3, 1]]])
 def test_an_optimizer_numbers_its_parameters_by_its_groups(used, groups):
     """Whatever the order in which they came to have a state, and whether all have one."""
-    state, recall = {"optimizer": _optimizer_of(used, groups)}, Recall()
+    state, recall = {"optimizer": _optimizer_of(used, groups)}, FlattenCache()
     for _ in range(3):
         _same(recall, state)
-    assert recall.era == 1
+    assert recall.generation == 1
 
 
 def test_an_optimizer_that_has_a_parameter_twice():
@@ -234,7 +237,7 @@ def test_an_optimizer_that_has_a_parameter_twice():
         optimizer = torch.optim.AdamW([parameter, parameter])
     parameter.sum().backward()
     optimizer.step()
-    state, recall = {"optimizer": optimizer}, Recall()
+    state, recall = {"optimizer": optimizer}, FlattenCache()
     for _ in range(3):
         _same(recall, state)
 
@@ -275,19 +278,19 @@ def test_sharded_tensors_are_remembered_with_their_layouts(mesh, change):
     table = _placed(mesh, Shard(0))
     state = {"model": model, "optimizer": optimizer, "table": table, "n": torch.ones(1, 3)}
     _whole_step(state)
-    recall = Recall()
+    recall = FlattenCache()
     for trusting in (True, True, False, True):
-        found, expected = recall.take_apart(state, trusting=trusting), states.take_apart(state)
-        assert recall.era == 1
-        assert (found.shards, found.in_pieces) == (expected.shards, True)
+        found, expected = recall.flatten(state, trust_addresses=trusting), states.flatten(state)
+        assert recall.generation == 1
+        assert (found.dtensors, found.is_sharded) == (expected.dtensors, True)
         _same(recall, state)
     LAYOUTS[change](state, mesh)
     for _ in range(2):
-        found, expected = recall.take_apart(state, trusting=True), states.take_apart(state)
-        assert found.shards == expected.shards
+        found, expected = recall.flatten(state, trust_addresses=True), states.flatten(state)
+        assert found.dtensors == expected.dtensors
         assert dict(found.metadata) == dict(expected.metadata)
         _same(recall, state)
-    assert live_shards(state, replicated=True) == expected.shards
+    assert live_dtensors(state, replicated=True) == expected.dtensors
 
 
 def test_new_tensors_of_a_type_that_torch_cannot_compare_are_taken_as_they_are():
@@ -300,9 +303,9 @@ def test_new_tensors_of_a_type_that_torch_cannot_compare_are_taken_as_they_are()
         def load_state_dict(self, state_dict):
             del state_dict
 
-    state, recall = {"table": Table()}, Recall()
+    state, recall = {"table": Table()}, FlattenCache()
     for _ in range(2):
-        assert list(recall.take_apart(state).tensors) == ["table.table"]
+        assert list(recall.flatten(state).tensors) == ["table.table"]
 
 
 @pytest.mark.parametrize("kind", ["AdamW", "SGD", "LBFGS", "Adafactor", "SparseAdam"])

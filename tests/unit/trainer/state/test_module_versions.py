@@ -18,7 +18,7 @@ from rover_kf.checkpoint.resharding import assembly, write_shares
 from rover_kf.trainer.restore import load
 from rover_kf.trainer.staging import copy_threads
 from rover_kf.trainer.state import flatten, tensor_views
-from rover_kf.trainer.state.flatten_cache import Recall
+from rover_kf.trainer.state.flatten_cache import FlattenCache
 from rover_kf.trainer.state.module_versions import KEY
 from tests.support.pods import trainer_slot
 
@@ -90,21 +90,21 @@ MAKE = {
 def _load(buffer: mmap.mmap, live: dict[str, object], without: str = "") -> None:
     found = snapshot.read(memoryview(buffer))
     metadata = {key: text for key, text in found.metadata.items() if key != without}
-    tensors = tensor_views.views(buffer, found.tensors)
-    with contextlib.closing(copy_threads.Hands(0)) as helping:
-        load.Loading(live, metadata, tensors, hands=helping).finish()
+    tensors = tensor_views.tensor_views(buffer, found.tensors)
+    with contextlib.closing(copy_threads.CopyThreads(0)) as helping:
+        load.StateLoader(live, metadata, tensors, threads=helping).finish()
 
 
 def _saved(content: dict[str, object], times: int = 1) -> mmap.mmap:
-    recall = Recall()
+    recall = FlattenCache()
     for _ in range(times - 1):
-        recall.take_apart(content)
-    return trainer_slot.written(recall.take_apart(content))
+        recall.flatten(content)
+    return trainer_slot.written(recall.flatten(content))
 
 
 def _values(content: object) -> dict[str, object]:
     return {
-        name: tensor.tolist() for name, tensor in flatten.take_apart({"m": content}).tensors.items()
+        name: tensor.tolist() for name, tensor in flatten.flatten({"m": content}).tensors.items()
     }
 
 
@@ -138,18 +138,18 @@ def test_what_an_older_version_saved_is_upgraded_once():
 def test_versions_that_are_not_the_default_are_written():
     """By the object's path and the module's name in it; nothing where no module is."""
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), _Upgraded())
-    found = flatten.take_apart({"nets": [net], "plain": torch.nn.Linear(1, 1), "n": 1}).metadata
+    found = flatten.flatten({"nets": [net], "plain": torch.nn.Linear(1, 1), "n": 1}).metadata
     assert json.loads(found[KEY]) == {
         "['nets'][0]": {"1": {"version": 2}},
         "['plain']": {},
     }
-    assert KEY not in flatten.take_apart({"n": 1, "t": torch.ones(1)}).metadata
+    assert KEY not in flatten.flatten({"n": 1, "t": torch.ones(1)}).metadata
 
 
 def test_versions_are_kept_on_storage_and_in_another_world():
     """A share of a rank has them, and what is put together of several."""
     whole = snapshot.read(memoryview(_saved({"net": _Upgraded()})))
-    shares = [write_shares.share(whole, rank, 2) for rank in range(2)]
+    shares = [write_shares.plan_share(whole, rank, 2) for rank in range(2)]
     heads = [snapshot.read(share.header, share.length) for share in shares]
     made = assembly.plan(heads, 1)
     for head in (*heads, snapshot.read(made.header, made.length)):
@@ -159,7 +159,9 @@ def test_versions_are_kept_on_storage_and_in_another_world():
 @pytest.mark.parametrize("text", ["[", "[1]", '{"a": 1}', '{"a": {"b": 1}}'])
 def test_damaged_versions_are_torn(text):
     """And nothing else."""
-    found = flatten.take_apart({"net": _Upgraded()})
+    found = flatten.flatten({"net": _Upgraded()})
     metadata = {**found.metadata, KEY: text}
-    with pytest.raises(errors.TornSnapshot):
-        load.Loading({"net": _Upgraded()}, metadata, found.tensors, hands=copy_threads.Hands(0))
+    with pytest.raises(errors.CorruptSnapshot):
+        load.StateLoader(
+            {"net": _Upgraded()}, metadata, found.tensors, threads=copy_threads.CopyThreads(0)
+        )

@@ -15,7 +15,7 @@ from rover_kf.checkpoint.format import snapshot
 from rover_kf.trainer.restore import load
 from rover_kf.trainer.staging import copy_batches, copy_threads
 from rover_kf.trainer.state import strides, tensor_views
-from rover_kf.trainer.state.flatten_cache import Recall
+from rover_kf.trainer.state.flatten_cache import FlattenCache
 from tests.support.pods import trainer_slot
 
 pytestmark = pytest.mark.torch
@@ -43,7 +43,7 @@ def test_a_fused_optimizer_goes_on_with_channels_last(kind):
     """It reads weights and moments side by side as they lie in memory."""
     state, live = _training(1, kind), _training(2, kind)
     _steps(state, range(3))
-    trainer_slot.restored(trainer_slot.written(Recall().take_apart(state)), live)
+    trainer_slot.restored(trainer_slot.written(FlattenCache().flatten(state)), live)
     _steps(state, range(3, 6))
     _steps(live, range(3, 6))
     pairs = zip(state["model"].parameters(), live["model"].parameters(), strict=True)
@@ -64,7 +64,7 @@ LYING = {
 
 def test_tensors_lie_as_they_lay():
     """Those that have their bytes to themselves; others row by row."""
-    buffer = trainer_slot.written(Recall().take_apart({"kept": LYING}))
+    buffer = trainer_slot.written(FlattenCache().flatten({"kept": LYING}))
     live = {"kept": {}}
     trainer_slot.restored(buffer, live, threads=2)
     alone = ["transposed", "channels_last", "one channel", "larger than a batch", "rows"]
@@ -79,18 +79,18 @@ def test_tensors_lie_as_they_lay():
 @pytest.mark.parametrize("text", ['{"kept": [1]', "[3]", '{"kept.rows": ["x"]}'])
 def test_strides_that_cannot_be_read_are_told(text):
     """As any other damage is."""
-    with pytest.raises(errors.TornSnapshot, match="strides"):
+    with pytest.raises(errors.CorruptSnapshot, match="strides"):
         strides.read({strides.KEY: text})
 
 
 @pytest.mark.parametrize("wrong", [[1], [7, 1], [0, 0], [-3, 1], [10**18, 1]])
 def test_strides_that_do_not_fit_are_passed_over(wrong):
     """The values are there all the same, and no memory is taken by a number in a file."""
-    parts = Recall().take_apart({"kept": {"rows": torch.arange(6.0).view(2, 3)}})
+    parts = FlattenCache().flatten({"kept": {"rows": torch.arange(6.0).view(2, 3)}})
     buffer = trainer_slot.written(parts)
     found = snapshot.read(memoryview(buffer))
     told = {**found.metadata, strides.KEY: json.dumps({"kept.rows": wrong})}
-    live, tensors = {"kept": {}}, tensor_views.views(buffer, found.tensors)
-    with contextlib.closing(copy_threads.Hands(0)) as helping:
-        load.Loading(live, told, tensors, hands=helping).finish()
+    live, tensors = {"kept": {}}, tensor_views.tensor_views(buffer, found.tensors)
+    with contextlib.closing(copy_threads.CopyThreads(0)) as helping:
+        load.StateLoader(live, told, tensors, threads=helping).finish()
     assert live["kept"]["rows"].tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -10,10 +10,10 @@ import pytest
 
 from rover_kf import DirectoryCheckpointer, errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Held, HeldRequest
+from rover_kf.api.checkpoints import RestorableStepsReply, RestorableStepsRequest
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.sidecar_client import Link
-from rover_kf.trainer.tensorflow.part_folders import Part, Parts, PartSweep
+from rover_kf.trainer.sidecar_client import SidecarClient
+from rover_kf.trainer.tensorflow.part_folders import SaveFolder, SaveFolderGc, SaveFolders
 from tests.support.pods import checkpoint_pod
 from tests.support.waiting import eventually
 
@@ -30,20 +30,22 @@ class Chief:
     """
 
     def __init__(self, pod: checkpoint_pod.Pod, root: pathlib.Path, round_: int) -> None:
-        self.folder, self.parts = root.parent / f"state-{round_}", Parts(root, round_)
-        self.link, self.root = Link(pod.settings.home), root
+        self.folder, self.parts = root.parent / f"state-{round_}", SaveFolders(root, round_)
+        self.link, self.root = SidecarClient(pod.settings.volume_path), root
         known = trainer_settings.read(pod.environment(round_=round_))
         self.saver = DirectoryCheckpointer(settings=known)
-        self.sweep = PartSweep(self.parts, self.held)
+        self.sweep = SaveFolderGc(self.parts, self.held)
         self.folder.mkdir()
 
     def held(self) -> tuple[int, ...]:
         """Steps that the sidecar knows of."""
-        return self.link.ask(names.PATH_HELD, HeldRequest(0), Held, timeout=10.0).steps
+        return self.link.request(
+            names.PATH_HELD, RestorableStepsRequest(0), RestorableStepsReply, timeout=10.0
+        ).steps
 
     def write(self, step: int, *, whole: bool = True) -> pathlib.Path:
         """A folder as servers leave it."""
-        made = self.parts.make(step)
+        made = self.parts.create(step)
         (made / "state.data-00000-of-00001").write_text(f"state {step}")
         if whole:
             (made / "state.index").write_text("index")
@@ -51,7 +53,7 @@ class Chief:
 
     def save(self, step: int) -> None:
         """A whole save."""
-        (self.folder / TEXT).write_text(self.parts.settle(self.write(step)).to_text())
+        (self.folder / TEXT).write_text(self.parts.sync(self.write(step)).to_text())
         self.saver.save(step, self.folder)
 
     def steps(self) -> list[int]:
@@ -73,7 +75,7 @@ def test_what_is_held_stays_and_the_rest_goes(tmp_path):
             known = {*range(40, step, 40), *range(max(step - 10, 10), step + 10, 10)}
             # Storage removes what is older only after it has told.
             eventually(lambda: set(chief.held()) == known, what=f"{known}")  # noqa: B023
-            chief.sweep.look()
+            chief.sweep.collect()
             assert known <= set(chief.steps())
         assert chief.held() == (40, 80, 120, 130)
         assert chief.steps() == [40, 80, 110, 120, 130]
@@ -81,13 +83,13 @@ def test_what_is_held_stays_and_the_rest_goes(tmp_path):
         chief.write(140)
         after = Chief(pod, root, 2)
         step = after.saver.restore(tmp_path / "back")
-        part = Part.from_text((tmp_path / "back" / TEXT).read_text())
-        content = after.parts.find(part) / "state.data-00000-of-00001"
+        part = SaveFolder.from_text((tmp_path / "back" / TEXT).read_text())
+        content = after.parts.verify(part) / "state.data-00000-of-00001"
         assert (step, content.read_text()) == (130, "state 130")
         after.save(150)
-        after.sweep.look()
+        after.sweep.collect()
         assert after.steps() == [40, 80, 110, 120, 120, 130, 140, 150]
-        after.sweep.look()
+        after.sweep.collect()
         assert set(after.held()) >= {40, 80, 130, 150}
         assert after.steps() == sorted(set(after.held()))
 
@@ -103,12 +105,12 @@ def test_what_is_being_persisted_stays(tmp_path):
         unfinished = storage / pod.settings.job / "step-000000000015-1"
         unfinished.mkdir()
         for _ in range(3):
-            chief.sweep.look()
+            chief.sweep.collect()
         assert chief.steps() == [10, 15]
         unfinished.rmdir()
-        chief.sweep.look()
+        chief.sweep.collect()
         assert chief.steps() == [10, 15]
-        chief.sweep.look()
+        chief.sweep.collect()
         assert chief.steps() == [10]
 
 
@@ -120,36 +122,36 @@ def test_nothing_goes_where_nobody_can_tell(tmp_path):
         for step in (10, 20, 30):
             chief.save(step)
         chief.write(5)
-        chief.sweep.look()
+        chief.sweep.collect()
         job = storage / pod.settings.job
         assert chief.saver.wait(30)  # and nothing is written there from then on
         job.rename(tmp_path / "aside")
         job.write_text("no folder")
-        with pytest.raises(errors.StorageFailed):
+        with pytest.raises(errors.StorageError):
             chief.held()
-        chief.sweep.look()
+        chief.sweep.collect()
         job.unlink()
         (tmp_path / "aside").rename(job)
-        chief.sweep.look()
+        chief.sweep.collect()
         assert chief.steps()[0] == 5
         pod.kill()
-        chief.sweep.look()
-        chief.sweep.look()
+        chief.sweep.collect()
+        chief.sweep.collect()
         assert chief.steps()[0] == 5
 
 
 def test_another_chief_is_left_alone(tmp_path):
     """One that is given up, and does not know, removes nothing of a newer round; what is not named
     as a folder of ours is nobody's."""
-    newer = Parts(tmp_path, 7).make(10)
+    newer = SaveFolders(tmp_path, 7).create(10)
     (tmp_path / "step-000000000010-1").mkdir()
     (tmp_path / "models").mkdir()
-    older = Parts(tmp_path, 6)
-    own = older.make(10)
-    sweep = PartSweep(older, tuple)
+    older = SaveFolders(tmp_path, 6)
+    own = older.create(10)
+    sweep = SaveFolderGc(older, tuple)
     for _ in range(3):
-        sweep.begin()
-        sweep.end()
+        sweep.start()
+        sweep.wait()
     assert not own.exists()
     assert newer.exists()
     assert len(list(tmp_path.iterdir())) == 3
