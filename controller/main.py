@@ -44,7 +44,7 @@ async def start(settings: kopf.OperatorSettings, memo: Any, **_: object) -> None
 
 async def observe_node(name: str, status: Mapping[str, Any], memo: Any, **_: object) -> None:
     """Queue every job when a node falls silent or is heard again."""
-    await memo.rover.node_seen(name, silent=unreachable_since({"status": status}) is not None)
+    await memo.rover.on_node_change(name, silent=unreachable_since({"status": status}) is not None)
 
 
 async def stop(memo: Any, **_: object) -> None:

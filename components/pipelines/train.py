@@ -6,7 +6,7 @@ Compile it with ``python -m components.compile``, or run it here and now::
 
     from kfp import local
     local.init(local.SubprocessRunner(use_venv=False))
-    train(manifest=open("job.yaml").read(), place="embedded")
+    train(manifest=open("job.yaml").read(), cluster="embedded")
 """
 
 # No postponed annotations: kfp reads the types themselves.

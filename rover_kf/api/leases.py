@@ -67,7 +67,7 @@ class LeaseRequest:
     """The newest answer of a ledger that has arrived: what another one has lent since never came,
     and is lent anew."""
     max_spans: int = 0
-    """Spans at most, up to MOST_AT_ONCE."""
+    """Spans at most, up to MAX_SPANS_PER_REQUEST."""
     batch_slots: int = 1
     """Slots that the worker uses at once: its batch."""
     done: tuple[SlotSpan, ...] = ()

@@ -143,7 +143,7 @@ class LiveViewServer:
     """Serves pages while the block runs.
 
     Args:
-        ask: what is answered at a path.
+        get_page: what is answered at a path.
         port: of HOST; 0: any that is free.
     """
 

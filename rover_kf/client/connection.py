@@ -52,7 +52,7 @@ class Connection:
         if api is None:
             raise errors.InputError(
                 "jobs are embedded, there is no API server; allowed: --on kubernetes, or "
-                'RoverClient.at("kubernetes")'
+                'RoverClient.connect("kubernetes")'
             )
         return api
 

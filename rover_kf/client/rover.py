@@ -73,7 +73,7 @@ class RoverClient:
     Args:
         cluster: where jobs are, or a TrainingClient of kubeflow's that is connected with it; an
             embedded one in the settings' state folder by default.
-        told: settings; the environment's by default.
+        config: settings; the environment's by default.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class DataLeaseService:
     """One a coordinator.
 
     Args:
-        story: where shards are told that were set aside.
+        events: where shards are told that were set aside.
     """
 
     def __init__(self, events: EventRecorder) -> None:

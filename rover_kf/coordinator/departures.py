@@ -20,8 +20,8 @@ class DepartingPods:
     """One a coordinator.
 
     Args:
-        seals: what ranks have told of their slots.
-        others: whether those who are left could go on.
+        sealed_steps: what ranks have told of their slots.
+        can_continue: whether those who are left could go on.
     """
 
     def __init__(self, sealed_steps: SealedSteps, can_continue: Callable[[], bool]) -> None:

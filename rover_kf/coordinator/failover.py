@@ -57,8 +57,8 @@ class CoordinatorFailover:
 
     Args:
         settings: of its sidecar.
-        capture: gives the state; generation and revision are filled in here.
-        absorb: goes on from a state; told whether its round still runs as far as is known.
+        export_state: gives the state; generation and revision are filled in here.
+        import_state: goes on from a state; told whether its round still runs as far as is known.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class HangReporter:
 
     Args:
         limits: by policy.
-        chronicle: where they are told.
+        event_log: where they are told.
     """
 
     def __init__(self, limits: HangLimits, event_log: EventLog) -> None:

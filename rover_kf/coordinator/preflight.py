@@ -51,8 +51,8 @@ class PreflightRunner:
     Args:
         mode: ``off``, ``report`` or ``exclude``.
         seconds: after which a measurement has failed.
-        chronicle: where checks are told of.
-        unfit: where nodes go that the job shall leave.
+        event_log: where checks are told of.
+        faulty_nodes: where nodes go that the job shall leave.
     """
 
     def __init__(

@@ -138,8 +138,8 @@ class ReplicaComparison:
 
     Args:
         every: saves from one check to the next; 0: none is made.
-        story: where ranks that differ are told.
-        patience_seconds: how long after a rank's report another one may come.
+        events: where ranks that differ are told.
+        timeout_seconds: how long after a rank's report another one may come.
         clock: monotonic seconds.
     """
 

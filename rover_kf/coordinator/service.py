@@ -204,13 +204,13 @@ class CoordinatorService:
     async def _on_join(self, request: web.Request) -> web.Response:
         message = await read(request, JoinRequest)
         job = self._rendezvous
-        return await self._submit(request, lambda *at: job.join(message, *at))
+        return await self._submit(request, lambda ticket, now: job.join(message, ticket, now))
 
     async def _on_watch(self, request: web.Request) -> web.Response:
         message = await read(request, WatchRequest)
         self._cpu.add(message.pod, message.cpu)
         job = self._rendezvous
-        return await self._submit(request, lambda *at: job.watch(message, *at))
+        return await self._submit(request, lambda ticket, now: job.watch(message, ticket, now))
 
     async def _on_failure(self, request: web.Request) -> web.Response:
         message = await read(request, Failure)
@@ -218,12 +218,12 @@ class CoordinatorService:
         self._preflight.on_failure(message)
         self._oom_kills.on_failure(message)
         job = self._rendezvous
-        return await self._submit(request, lambda *at: job.failure(message, *at))
+        return await self._submit(request, lambda ticket, now: job.failure(message, ticket, now))
 
     async def _on_finish(self, request: web.Request) -> web.Response:
         message = await read(request, FinishRequest)
         job = self._rendezvous
-        return await self._submit(request, lambda *at: job.finish(message, *at))
+        return await self._submit(request, lambda ticket, now: job.finish(message, ticket, now))
 
     async def _on_leave(self, request: web.Request) -> web.Response:
         message = await read(request, LeaveRequest)

@@ -64,7 +64,7 @@ class VerdictStore:
     """One a coordinator.
 
     Args:
-        home: mount path of the shared volume.
+        volume_path: mount path of the shared volume.
         pod_uid: whose verdict it is: a volume may outlive its pod where it runs embedded.
     """
 

@@ -20,7 +20,7 @@ class StragglerReporter:
     """One a coordinator.
 
     Args:
-        chronicle: where they are told.
+        event_log: where they are told.
     """
 
     def __init__(self, event_log: EventLog) -> None:

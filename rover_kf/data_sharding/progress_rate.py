@@ -28,7 +28,7 @@ class ProgressRate:
     """One a desk.
 
     Args:
-        desk: that is told of.
+        dispatcher: that is told of.
     """
 
     def __init__(self, dispatcher: ShardDispatcher) -> None:

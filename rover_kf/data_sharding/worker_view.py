@@ -46,10 +46,10 @@ class LeaseTracker:
 
     Args:
         plan: what there is.
-        place: of this process.
+        identity: of this process.
         epoch: that it reads now.
         shared: whether the ledger is the coordinator's alone.
-        least: slots that it uses at once.
+        batch_slots: slots that it uses at once.
     """
 
     def __init__(

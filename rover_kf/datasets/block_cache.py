@@ -18,7 +18,7 @@ class BlockCache(Generic[Block]):
 
     Args:
         read: a block by its number.
-        most: blocks that are kept.
+        capacity: blocks that are kept.
 
     Raises:
         InputError: none would be kept.

@@ -23,7 +23,7 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's
     """While entered, the peak of what lives.
 
     Args:
-        known: tensors that live already and count: parameters, gradients, optimizer state.
+        initial: tensors that live already and count: parameters, gradients, optimizer state.
         answers: give 1 where a program asks for a number that a fake tensor does not have.
     """
 

@@ -64,7 +64,7 @@ class StepRecorder:
     """Sees every step of the first optimizer that steps.
 
     Args:
-        orders: how many, and how.
+        request: how many, and how.
         loaders: of the script.
     """
 

@@ -35,7 +35,7 @@ class StopRequested(Exception):
 
     Args:
         signal_name: of the signal.
-        at: when it came, by the monotonic clock.
+        received_at: when it came, by the monotonic clock.
         drained: whether the training processes have saved and left since.
     """
 

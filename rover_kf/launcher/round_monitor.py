@@ -28,7 +28,7 @@ class RoundMonitor:
         client: of the pod's sidecar.
         current: the round.
         member: whose launcher asks.
-        home: the volume that the pod's sidecar shares.
+        shared_dir: the volume that the pod's sidecar shares.
         resting: folder in which its processes mark that they have saved and rest.
     """
 

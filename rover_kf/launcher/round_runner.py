@@ -94,8 +94,8 @@ class RoundRunner:
     """Runs one round.
 
     Args:
-        crew: the pod's training processes.
-        errands: events and requests.
+        worker_group: the pod's training processes.
+        event_loop: events and requests.
         member: the pod.
         incarnation: of the launcher.
         drain_seconds: that the world has to drain once this pod was told to end.

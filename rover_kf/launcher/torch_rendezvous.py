@@ -87,7 +87,7 @@ class RoverRendezvous(torch_api.RendezvousHandler):
     """One agent's part.
 
     Args:
-        home: the volume that the pod's sidecar shares.
+        shared_dir: the volume that the pod's sidecar shares.
         run_id: as torchrun was given it.
         processes: that the agent will start.
     """

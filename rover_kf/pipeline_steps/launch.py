@@ -52,7 +52,7 @@ class JobLauncher:
     Args:
         rover: the client of the place where it shall run.
         step: who launches it.
-        terms: on which.
+        options: on which.
         say: takes the lines of the log; the process's output by default.
         every: seconds between two looks.
     """

@@ -34,7 +34,7 @@ class ForegroundReconciler:
     Args:
         reconcilers: what a look does.
         key: the job.
-        on_tick: told after each look, in the thread that runs the watch.
+        on_reconcile: told after each look, in the thread that runs the watch.
         every: most seconds between two looks; the job's windows may ask for fewer.
     """
 

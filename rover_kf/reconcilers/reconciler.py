@@ -59,7 +59,7 @@ class Reconciler:
         policy_of: a job's policy; by default its annotations.
         clock: Unix seconds.
         jobs: how many there are to look at.
-        times: told of each decision.
+        latency: told of each decision.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class RunHistory:
 
     Args:
         store: where records are kept.
-        tell: puts an Event on a job; none by default.
+        emit: puts an Event on a job; none by default.
     """
 
     def __init__(

@@ -108,8 +108,8 @@ class CheckpointService:
     Args:
         settings: of the sidecar.
         peers: the coordinator and other sidecars.
-        story: where restores and damages are told.
-        place: of what leaves memory; None: nothing does.
+        events: where restores and damages are told.
+        storage: of what leaves memory; None: nothing does.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class StateFile:
     """One file; it ends with the pod.
 
     Args:
-        home: mount path of the shared volume.
+        volume_path: mount path of the shared volume.
         pod_uid: whose file it is: a volume may outlive its pod where it runs embedded.
         name: OWN or COPY.
     """

@@ -11,7 +11,7 @@ class MonotonicWallClock:
     """A first reading, and the seconds since; somebody may set the wall clock meanwhile.
 
     Args:
-        begun: the time now in Unix seconds; None: as the wall clock has it.
+        started_at: the time now in Unix seconds; None: as the wall clock has it.
     """
 
     def __init__(self, started_at: float | None = None) -> None:

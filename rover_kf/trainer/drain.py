@@ -19,7 +19,7 @@ class Drain:
     """What the launcher has written for its processes.
 
     Args:
-        home: mount path of the shared volume.
+        shared_dir: mount path of the shared volume.
         resting: folder in which the processes of torchrun mark that they have saved; None: they
             are rover-run's, which need not.
         local_rank: of this process.

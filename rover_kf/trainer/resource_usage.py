@@ -125,7 +125,7 @@ class ResourceMeter:
     Args:
         launcher: process number of what all training processes of the container descend from; 0,
             or one that this process does not descend from: it trains alone.
-        whole: whether this process tells what the container holds.
+        reports_container: whether this process tells what the container holds.
     """
 
     def __init__(self, launcher: int = 0, *, reports_container: bool = True) -> None:

@@ -44,7 +44,7 @@ class RestoreClient:
 
     Args:
         settings: of the process.
-        link: to the sidecar.
+        sidecar: to the sidecar.
     """
 
     def __init__(self, settings: TrainerSettings, sidecar: SidecarClient) -> None:

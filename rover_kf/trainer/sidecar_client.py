@@ -37,7 +37,7 @@ class SidecarClient:
     """The way to the sidecar.
 
     Args:
-        home: mount path of the shared volume.
+        shared_dir: mount path of the shared volume.
     """
 
     def __init__(self, shared_dir: pathlib.Path) -> None:

@@ -40,9 +40,9 @@ class StepReporter:
 
     Args:
         settings: of the process.
-        link: to the sidecar.
+        sidecar: to the sidecar.
         phase: says what the process is at; told with the steps, and when it changes.
-        places: say how far loaders are; told with the steps.
+        positions: say how far loaders are; told with the steps.
     """
 
     def __init__(

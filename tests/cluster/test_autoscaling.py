@@ -135,7 +135,7 @@ def test_a_job_grows_by_itself_and_gives_way(cluster, namespace, submit, explain
     began = time.monotonic()
     sizes.until(3, meanwhile=killer, within=360)
     grown = time.monotonic() - began
-    eventually(lambda: len(first.emitted("ScaleVerified")) >= 2, within=60, what="both verified")
+    eventually(lambda: len(first.told("ScaleVerified")) >= 2, within=60, what="both verified")
     assert sizes.seen == [1, 2, 3]
     told = [one for one in explain(first).decisions if one.decision.action == "scale"]
     assert [(one.decision.current, one.decision.target) for one in told] == [(1, 2), (2, 3)]
@@ -217,7 +217,7 @@ def test_jobs_that_had_better_stay(cluster, namespace, submit, explain):
     assert any("HorizontalPodAutoscaler theirs" in one.decision.bound for one in theirs.decisions)
     _print(
         told,
-        *scaled.emitted("ScaleRefused"),
+        *scaled.told("ScaleRefused"),
         *format_explanation(explain(slow), 20),
         *format_explanation(theirs, 20),
     )

@@ -101,7 +101,7 @@ def test_a_limit_that_is_too_low_is_raised_in_place(cluster, controller, hungry,
     from the last save to its end; told, remembered, and nothing else of the pods is changed."""
     job = hungry
     before = eventually(lambda: len(found := job.pods()) == 2 and found, within=60, what="pods")
-    raised = eventually(lambda: job.emitted("MemoryRaised"), within=120, what="a raise")
+    raised = eventually(lambda: job.told("MemoryRaised"), within=120, what="a raise")
     assert len(raised) == 1
     assert f"{STATED} -> {ENOUGH}, in place" in raised[0]
     eventually(lambda: _all_limits(job) == {(ENOUGH, ENOUGH)}, within=60, what="both kubelets")
@@ -118,8 +118,8 @@ def test_a_limit_that_is_too_low_is_raised_in_place(cluster, controller, hungry,
         assert _beside(now) == _beside(pod), "the sidecar has what it had"
         assert f"ends with {2 * STEPS}" in job.log(name), "no step was lost or made twice"
     killed = f": {LIMIT_REACHED.kind}: ended by SIGKILL"
-    assert any(killed in line for line in job.emitted("TrainingProcessFailed"))
-    eventually(lambda: job.emitted("RunRecorded"), within=60, what="the history's row")
+    assert any(killed in line for line in job.told("TrainingProcessFailed"))
+    eventually(lambda: job.told("RunRecorded"), within=60, what="the history's row")
     read = ("exec", "deploy/rover-kf-controller", "--", "python3", "-c", _ROW, job.namespace)
     record = json.loads(cluster.kubectl("-n", controller, *read))
     assert (record["memory_raised"], record["outcome"]) == (768 << 20, "succeeded")
@@ -135,7 +135,7 @@ def test_a_limit_is_raised_before_it_is_reached(namespace, submit, explain):
     words = (LEAKING_STEPS, LEAK_KIB)
     job = submit(_limited("leaking", namespace, *words, limit=LITTLE, most=MOST))
     before = eventually(lambda: len(found := job.pods()) == 2 and found, within=60, what="pods")
-    (line,) = eventually(lambda: job.emitted("MemoryRaised"), within=180, what="a raise")
+    (line,) = eventually(lambda: job.told("MemoryRaised"), within=180, what="a raise")
     assert f"{LITTLE} -> {MOST}, in place: it grows by" in line
     assert "would reach the limit in" in line
     eventually(lambda: _all_limits(job) == {(MOST, MOST)}, within=60, what="both kubelets")
@@ -154,6 +154,6 @@ def test_a_limit_is_raised_before_it_is_reached(namespace, submit, explain):
         assert taken << 20 > quantities.parse_bytes(LITTLE), (
             "the first limit would not have been enough"
         )
-    assert not job.emitted("TrainingProcessFailed")
-    assert len(job.emitted("MemoryRaised")) == 1
+    assert not job.told("TrainingProcessFailed")
+    assert len(job.told("MemoryRaised")) == 1
     print(f"\n{line}\n{told}\n{end}")

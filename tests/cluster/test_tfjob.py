@@ -104,13 +104,13 @@ def test_every_part_of_a_tfjob_is_lost(cluster, controller, faults, start):
     assert result["least"] == EPOCHS, "a row was lost"
     assert result["rows"] - EPOCHS * ROWS <= BATCH, "more than the lost worker's batch again"
 
-    (raised,) = job.emitted(names.EVENT_MEMORY_RAISED)
+    (raised,) = job.told(names.EVENT_MEMORY_RAISED)
     assert "PS replicas 768Mi -> " in raised
     assert "in place" in raised
-    died = job.emitted(names.EVENT_PROCESS_FAILED)
+    died = job.told(names.EVENT_PROCESS_FAILED)
     assert any(server in line and "out_of_memory" in line for line in died)
     assert any(chief.pod in line for line in died)
-    eventually(lambda: job.emitted("RunRecorded"), within=60, what="the history's row")
+    eventually(lambda: job.told("RunRecorded"), within=60, what="the history's row")
     read = ("exec", "deploy/rover-kf-controller", "--", "python3", "-c", _ROW, job.namespace)
     record = json.loads(cluster.kubectl("-n", controller, *read))
     assert record["signature"]["kind"] == "TFJob"
@@ -157,7 +157,7 @@ def test_a_chief_that_is_lost_with_its_memory_goes_on_from_the_servers(cluster, 
     assert {name for name in before if after[name] != before[name]} == {chief.pod}
     told = f"resumes at step {begun.step} from peer"
     eventually(
-        lambda: any(told in line for line in job.emitted(names.EVENT_RESTORED)),
+        lambda: any(told in line for line in job.told(names.EVENT_RESTORED)),
         within=60, what="the Event",
     )  # fmt: skip
     print(f"\nhad told {max(losses)}, went on with {begun}")

@@ -115,7 +115,7 @@ def manifest(tmp_path):
 @dsl.pipeline(name="everything")
 def everything(manifest: str, checkpoints: str, state: str, run: str) -> None:
     """All components, one after another."""
-    there = {"place": "embedded", "state": state}
+    there = {"cluster": "embedded", "state_dir": state}
     clean = cleanup_job(run=run, finished=True, **there)
     with dsl.ExitHandler(clean):
         recommended = recommend_resources(manifest=manifest, **there)
@@ -316,8 +316,8 @@ def _step(folder, script, run):
     text = yaml.safe_load(text_of(script))
     (container,) = text["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container["command"] = ["python", str(script), str(place)]
-    given = {"manifest": yaml.safe_dump(text), "run": run, "on_stop": "keep", "place": "embedded"}
-    given |= {"state": str(folder / "state")}
+    given = {"manifest": yaml.safe_dump(text), "run": run, "on_stop": "keep", "cluster": "embedded"}
+    given |= {"state_dir": str(folder / "state")}
     given |= {name: str(folder / run / name) for name in ("Output", "metrics")}
     pairs = [word for name, value in given.items() for word in (f"--{name}", value)]
     words = [sys.executable, "-m", "components.step_command", "launch_training_job", *pairs]
@@ -413,7 +413,7 @@ def test_a_palettes_command_runs_the_component(manifest, tmp_path):
     """step_command reads texts as the component's types, writes what it returns and its artifacts;
     what it cannot read is refused."""
     out = {name: str(tmp_path / "out" / name) for name in ("Output", "sizes", "summary")}
-    given = {"manifest": manifest, "place": "embedded", "state": str(tmp_path / "state")}
+    given = {"manifest": manifest, "cluster": "embedded", "state_dir": str(tmp_path / "state")}
     pairs = [word for name, value in (given | out).items() for word in (f"--{name}", value)]
     step_command.main(["recommend_resources", *pairs])
     said = pathlib.Path(out["Output"]).read_text()
@@ -457,11 +457,11 @@ def test_any_component_becomes_an_elastic_job(tmp_path, monkeypatch):
     together = to_pytorchjob(fit, image="any", replicas=(1, 1), processes=2, memory="512Mi")
     compiler.Compiler().compile(together, str(tmp_path / "fit.yaml"))
     inputs = set(_compiled(tmp_path / "fit.yaml")["root"]["inputDefinitions"]["parameters"])
-    assert inputs == {"folder", "times", "run", "place", "state", "history", "task_config"}
+    assert inputs == {"folder", "times", "run", "cluster", "state_dir", "history", "task_config"}
     said = tmp_path / "said"
     said.mkdir()
     metrics, settings = dsl.Metrics(uri=str(tmp_path / "metrics")), dsl.TaskConfig()
-    here = {"run": "run-1", "place": "embedded", "state": str(tmp_path / "state")}
+    here = {"run": "run-1", "cluster": "embedded", "state_dir": str(tmp_path / "state")}
     name = together.python_func(str(said), metrics, settings, times=3, **here)
     assert name.startswith("fit-")
     assert {path.name: path.read_text() for path in said.iterdir()} == {

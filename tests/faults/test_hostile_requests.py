@@ -51,18 +51,18 @@ POSTED = {
     names.PATH_FINISH: "FinishRequest", names.PATH_STACKS: "StackReport",
     names.PATH_PREFLIGHT: "CheckRequest", names.PATH_SAMPLES: "StepReport",
     names.PATH_DATA_REGISTER: "RegisterData", names.PATH_DATA_LEASE: "LeaseRequest",
-    names.PATH_DATA_PROGRESS: "ProgressRequest", names.PATH_COMMIT_SEALED: "Sealed",
-    names.PATH_COMMIT_DURABLE: "Durable", names.PATH_COMMIT_RESOLVE: "RestoreStepRequest",
+    names.PATH_DATA_PROGRESS: "ProgressRequest", names.PATH_COMMIT_SEALED: "SlotSealed",
+    names.PATH_COMMIT_DURABLE: "RankPersisted", names.PATH_COMMIT_RESOLVE: "RestoreStepRequest",
     names.PATH_COMMIT_WAIT: "WaitRequest", names.PATH_REPLICATE: "ReplicateRequest",
     names.PATH_REPLICATED: "Replicated", names.PATH_COMMIT_NAMED: "PersistOrderRequest",
-    names.PATH_COMMIT_GIVEN_UP: "PersistAborted", names.PATH_COMMIT_LEFT: "Left",
+    names.PATH_COMMIT_GIVEN_UP: "PersistAborted", names.PATH_COMMIT_LEFT: "PodEnded",
     names.PATH_REPLICA_DIGEST: "ReplicaDigest", names.PATH_EVENTS: "Event",
     names.PATH_STATE: "CoordinatorState", names.PATH_SCALE: "ScaleRequest",
     names.PATH_ABSENT: "UnavailablePodsRequest", names.PATH_PODS: "PodAddresses",
     names.PATH_LOST: "ServerLostRequest", names.PATH_KEPT: "StoredReplicasRequest",
 }  # fmt: skip
 LOCAL = {
-    names.PATH_ARENA: "ArenaRequest", names.PATH_SEALED: "Sealed",
+    names.PATH_ARENA: "ArenaRequest", names.PATH_SEALED: "SlotSealed",
     names.PATH_RESTORE: "RestoreRequest", names.PATH_WAIT: "WaitRequest",
     names.PATH_HELD: "RestorableStepsRequest",
 }  # fmt: skip

@@ -138,7 +138,7 @@ def _many(rank: int, world_size: int) -> bytes:
 
 
 def _ranks(pod: SidecarPod, world: int) -> list[bare_trainer.Trainer]:
-    home = types.SimpleNamespace(settings=types.SimpleNamespace(home=pod.home))
+    home = types.SimpleNamespace(settings=types.SimpleNamespace(volume_path=pod.home))
     return [bare_trainer.Trainer(home, rank, world, rank) for rank in range(world)]
 
 

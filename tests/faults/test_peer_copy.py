@@ -93,7 +93,7 @@ def stored_job(tmp_path):
 
 def trainer_of(pod: SidecarPod) -> Trainer:
     """The pod's training process."""
-    return Trainer(types.SimpleNamespace(settings=types.SimpleNamespace(home=pod.home)))
+    return Trainer(types.SimpleNamespace(settings=types.SimpleNamespace(volume_path=pod.home)))
 
 
 def state(number: int) -> bytes:
@@ -274,7 +274,7 @@ def test_a_damaged_copy_is_offered_to_nobody(stored_job):
     assert trainer.wait(9, "replica").done
     slot = keeper.home / names.ARENA_DIR / f"{names.REPLICA_PLACE}0" / "slot-0"
     with slot.open("r+b") as file:
-        file.allow_lookups(SIZE // 2)
+        file.seek(SIZE // 2)
         file.write(b"\xff")
     lose(chief)
     reply = trainer_of(stored_job.chief("chief-b")).restore(1)

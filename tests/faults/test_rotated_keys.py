@@ -84,7 +84,9 @@ def test_a_running_sidecar_goes_on_with_the_new_keys(server, tmp_path):
         address = f"{place}.1"
         pod = SidecarPod(folder, 0, address, address, settings=settings).start().ready()
         try:
-            trainer = Trainer(types.SimpleNamespace(settings=types.SimpleNamespace(home=pod.home)))
+            trainer = Trainer(
+                types.SimpleNamespace(settings=types.SimpleNamespace(volume_path=pod.home))
+            )
             trainer.restore(1)
             trainer.save(1, _state(1))
             assert trainer.wait(1, "durable") == Ack()

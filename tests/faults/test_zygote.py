@@ -34,8 +34,8 @@ def test_a_store_opens_before_all_is_loaded():
     try:
         store = crew.claim_store(errands, "127.0.0.1")
         assert store.port
-        while "Ready" not in seen:
+        while "ZygoteReady" not in seen:
             errands.next_event(60)
     finally:
         crew.zygote.stop()
-    assert seen == ["Loading", "StoreOpened", "Ready"]
+    assert seen == ["TorchLoaded", "StoreOpened", "ZygoteReady"]

@@ -42,7 +42,7 @@ class Worker:
     def act(self, now: float) -> float | None:
         """Use the batch that has just ended and begin another; seconds until then, None: over."""
         if self._batch is not None:
-            self.holder.used([self._batch])
+            self.holder.mark_used([self._batch])
             self.used += self._batch.size
         if self.holder.missing_slots(2 * PLAN.shard) or self.holder.has_reports:
             self._ask(now)

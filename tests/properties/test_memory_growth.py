@@ -63,7 +63,7 @@ def test_the_same_kills_raise_once(found, state, limit, most, now):
         again = after_oom(found, first.state, limit, most, now + later)
         assert again.limit is None
         return
-    late = [dataclasses.replace(kill, pod="late", at=kill.at + 1) for kill in found]
+    late = [dataclasses.replace(kill, pod="late", killed_at=kill.killed_at + 1) for kill in found]
     second = after_oom([*found, *late], first.state, first.limit, most, now + later)
     assert (second.limit, second.denial_reason) == (None, "")
     third = after_oom([*found, *late], second.state, first.limit, most, now + later + 1e6)

@@ -65,7 +65,7 @@ def test_suspended_after_the_time_below_and_never_else(course, durable, sealed):
             assert f"{able} of at least {FEWEST} pods" in memory.suspended
             assert "runPolicy.suspend: false" in memory.suspended
             assert ("from step 60" in memory.suspended) == durable
-            assert made.told()[-1].reason == names.EVENT_SUSPENDED
+            assert made.collect_events()[-1].reason == names.EVENT_SUSPENDED
             return
 
 
@@ -86,7 +86,7 @@ def test_never_without_the_policy_or_anothers_consent(course):
         ):
             memory[name], done, made = look(memory[name], able, now, after=after, given=given_job)
             assert not done
-            told += name == "queued" and len(made.told())
+            told += name == "queued" and len(made.collect_events())
     assert memory["default"] == memory["suspended"] == JobStatus()
     episodes = 1 + sum(able >= FEWEST for _, able in course)
     assert told <= episodes, "the reason is told once a time below"

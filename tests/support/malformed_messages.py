@@ -74,8 +74,9 @@ def messages() -> dict[str, type]:
     for module in pkgutil.walk_packages(rover_kf.api.__path__, "rover_kf.api."):
         home = importlib.import_module(module.name)
         for name, kind in vars(home).items():
-            if dataclasses.is_dataclass(kind) and kind.__module__ == home.__name__:
-                found[name] = typing.cast("type", kind)
+            is_message = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+            if is_message and kind.__module__ == home.__name__:
+                found[name] = kind
     return found
 
 

@@ -120,9 +120,9 @@ class Assembler:
     All that hundreds of ranks hold of thousands of tensors would not fit into a sidecar.
 
     Args:
-        wishes: which boxes of pieces the training process needs; what is not named comes whole.
+        requested: which boxes of pieces the training process needs; what is not named comes whole.
         ranks: of its pod that start from it (checkpoint.kinds); 0: its own tensors are enough.
-        same_place: whether the one source is of this rank in a world of this size: what is not
+        same_rank: whether the one source is of this rank in a world of this size: what is not
             named then comes as it lies there.
     """
 

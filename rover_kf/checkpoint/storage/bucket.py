@@ -58,8 +58,8 @@ class Bucket:
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``.
-        patience: with the store.
-        keys: credentials that go before those of the environment, by their variables' names.
+        timeouts: with the store.
+        credentials: credentials that go before those of the environment, by their variables' names.
 
     Raises:
         StorageError: the environment lacks what the store needs.

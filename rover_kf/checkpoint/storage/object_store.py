@@ -26,7 +26,7 @@ class ObjectStorage:
 
     Args:
         url: ``<checkpoint.path>/<job>``.
-        patience: with the store.
+        timeouts: with the store.
     """
 
     def __init__(self, url: str, timeouts: Timeouts | None = None) -> None:

@@ -20,7 +20,7 @@ class RateLimitedWriter:
 
     Args:
         writer: that does the work.
-        cap: on its bytes.
+        limiter: on its bytes.
     """
 
     def __init__(self, writer: RankWriter, limiter: RateLimiter) -> None:
@@ -154,8 +154,9 @@ class WaitClock:
     """What one writer waits for a cap that others may share.
 
     Args:
-        cap: on its bytes.
-        go_on: called before each piece, and while it waits; what it raises ends the writing.
+        limiter: on its bytes.
+        check_cancelled: called before each piece, and while it waits; what it raises ends the
+            writing.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class CachedCluster(KubernetesCluster):
     Args:
         client: with the server's address and the caller's credentials.
         transport: how coordinators are reached.
-        changed: told the keys of jobs that somebody else has changed.
+        on_change: told the keys of jobs that somebody else has changed.
         clock: monotonic seconds.
         namespace: whose jobs are followed; empty: all.
     """

@@ -42,8 +42,8 @@ class Informer(Generic[T]):
         path: of the collection.
         what: the collection's name, for errors.
         query: which of its objects.
-        keep: what is kept of an object.
-        changed: told where something has changed that nobody here has written; may be called with
+        transform: what is kept of an object.
+        on_change: told where something has changed that nobody here has written; may be called with
             an object that is gone.
     """
 

@@ -34,7 +34,7 @@ class PodIndex:
 
     Args:
         api: of the cluster.
-        place: the part of the path that names a namespace; empty: all.
+        namespace_path: the part of the path that names a namespace; empty: all.
     """
 
     def __init__(self, api: KubernetesApi, namespace_path: str = "") -> None:

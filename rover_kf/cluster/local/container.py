@@ -69,7 +69,7 @@ class LocalContainer:
     """A container of one pod, through its restarts; owned by one pod's thread.
 
     Args:
-        plan: what to run.
+        spec: what to run.
         delays: seconds before the first restart, and the longest one; doubled in between.
     """
 

@@ -29,9 +29,9 @@ class LocalPod:
     """A running pod.
 
     Args:
-        plan: what it runs.
+        spec: what it runs.
         timing: delays.
-        changed: called after each change of its view, from the pod's thread.
+        on_change: called after each change of its view, from the pod's thread.
     """
 
     def __init__(self, spec: LocalPodSpec, timing: Timing, on_change: Callable[[], None]) -> None:

@@ -60,10 +60,10 @@ class CommitService:
 
     Args:
         settings: of the sidecar that plays it.
-        story: where commits and damages are told.
+        events: where commits and damages are told.
         peers: other sidecars.
         storage: of the job; None: checkpoints stay in memory.
-        resolve: how long a rank waits for the others.
+        resolve_timeout: how long a rank waits for the others.
     """
 
     def __init__(

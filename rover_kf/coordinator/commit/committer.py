@@ -107,9 +107,9 @@ class Committer:
 
     Args:
         settings: of the sidecar that plays it.
-        story: where commits and damages are told.
+        events: where commits and damages are told.
         storage: of the job; None: checkpoints stay in memory.
-        committed: takes each step that is durable from now on.
+        on_committed: takes each step that is durable from now on.
     """
 
     def __init__(

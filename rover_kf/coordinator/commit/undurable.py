@@ -21,7 +21,7 @@ class UndurableState:
     """One a coordinator.
 
     Args:
-        seals: of all ranks.
+        sealed_steps: of all ranks.
         committer: of their reports.
     """
 

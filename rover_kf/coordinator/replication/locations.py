@@ -89,7 +89,7 @@ class SlotLocationStore:
     """One a coordinator.
 
     Args:
-        home: mount path of the shared volume.
+        volume_path: mount path of the shared volume.
         pod_uid: whose file it is: a volume may outlive its pod where it runs embedded.
     """
 

@@ -68,7 +68,7 @@ class ReplicaPlacement:
 
     Args:
         keeper: pod beside the world that copies all of it; empty: the world's pods do.
-        keeper_pace: bytes a second that it copies at least.
+        min_keeper_rate: bytes a second that it copies at least.
     """
 
     number: int = 0

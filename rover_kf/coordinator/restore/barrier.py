@@ -39,10 +39,10 @@ class RestoreBarrier:
 
     Args:
         choose: called once a round, with one request of each rank.
-        begin: told the number of a round when its first rank asks.
-        kept: where the newest answers outlive this process.
+        begin_round: told the number of a round when its first rank asks.
+        store: where the newest answers outlive this process.
         warn: is told once a round of ranks that have not asked for long.
-        patience: of a rank that waits for the others to ask; what is chosen may take longer.
+        timeout: of a rank that waits for the others to ask; what is chosen may take longer.
     """
 
     def __init__(

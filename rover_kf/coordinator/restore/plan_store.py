@@ -90,7 +90,7 @@ class RestorePlanStore:
     """One a coordinator.
 
     Args:
-        home: mount path of the shared volume.
+        volume_path: mount path of the shared volume.
         pod_uid: whose plan it is: a volume may outlive its pod where it runs embedded.
     """
 

@@ -70,7 +70,7 @@ class NodeCheck:
         expected: pods that it waits for.
         limits: how long.
         now: monotonic seconds.
-        before: pods of the job as an earlier check found them.
+        previous: pods of the job as an earlier check found them.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class AddressCache(AbstractResolver):
     """Asks another resolver, and answers what that one said last where it no longer knows a name.
 
     Args:
-        asked: the other resolver.
+        resolver: the other resolver.
     """
 
     def __init__(self, resolver: AbstractResolver) -> None:

@@ -62,9 +62,9 @@ class Persister:
     Args:
         settings: of the sidecar; ``checkpoint_path`` is set.
         slots: this pod's.
-        place: the job's folder.
+        storage: the job's folder.
         peers: to report to the coordinator.
-        story: where refusals are told.
+        events: where refusals are told.
     """
 
     def __init__(

@@ -32,8 +32,8 @@ class StorageProxy:
 
     Args:
         root: ``<checkpoint.path>/<job>``.
-        cap: on what ``write_slot`` writes.
-        patience: seconds for a small call and for a piece; shorter in tests.
+        limiter: on what ``write_slot`` writes.
+        timeouts: seconds for a small call and for a piece; shorter in tests.
     """
 
     def __init__(

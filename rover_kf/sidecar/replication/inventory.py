@@ -23,7 +23,7 @@ class ReplicaInventory:
 
     Args:
         slots: this pod's.
-        story: where damages are told.
+        events: where damages are told.
     """
 
     def __init__(self, slots: PodSlots, events: EventRecorder) -> None:

@@ -22,7 +22,7 @@ class RateLimitedSource:
 
     Args:
         source: that has the bytes.
-        cap: on them.
+        limiter: on them.
     """
 
     source: SnapshotSource

@@ -47,7 +47,7 @@ class Replicator:
         settings: of the sidecar.
         slots: this pod's.
         peers: the coordinator and other sidecars.
-        story: where refusals are told.
+        events: where refusals are told.
     """
 
     def __init__(

@@ -55,10 +55,10 @@ class Restorer:
 
     Args:
         settings: of the sidecar.
-        examination: of this pod's slots.
+        verifier: of this pod's slots.
         store: the job's folder; None: memory only.
         peers: the coordinator and other sidecars.
-        story: where restores and damages are told.
+        events: where restores and damages are told.
         server: of this pod's slots to others.
     """
 

@@ -42,7 +42,7 @@ class ReloadingTls:
     Args:
         folder: of the mounted files.
         namespace: of the pod.
-        tell: what is told of a certificate that does not fit, or ends.
+        notify: what is told of a certificate that does not fit, or ends.
     """
 
     def __init__(self, folder: pathlib.Path, namespace: str, notify: Notify) -> None:

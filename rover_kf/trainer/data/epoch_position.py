@@ -35,8 +35,8 @@ class EpochPosition:
         seed: of the orders.
         shuffle: False: the data set's own order.
         fingerprint: of the contents; the data set's own if not given.
-        lanes: that an epoch goes over blocks in, if the data set has blocks; None: any sample may
-            follow any other all the same.
+        interleave: that an epoch goes over blocks in, if the data set has blocks; None: any sample
+            may follow any other all the same.
 
     Raises:
         InputError: the data set has no length, or its blocks are not all of it.

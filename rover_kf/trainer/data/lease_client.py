@@ -53,7 +53,7 @@ class RemoteLeases:
     """The coordinator's, through this pod's sidecar.
 
     Args:
-        link: to the sidecar.
+        sidecar: to the sidecar.
     """
 
     def __init__(self, sidecar: SidecarClient) -> None:

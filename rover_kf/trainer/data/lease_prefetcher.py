@@ -37,8 +37,8 @@ class LeasePrefetcher:
     """One a data set and process.
 
     Args:
-        holder: of its slots.
-        desk: that lends them.
+        tracker: of its slots.
+        client: that lends them.
         progress: what the state has seen, told to a desk that does not know this process.
         ends: where streams end now.
         ahead: slots that shall always be lent.

@@ -223,11 +223,11 @@ class ShardedLoader(DataLoader[Any]):
             found = next(pipe, None)
             if found is None:
                 pipe = None  # begun again when more is lent
-            elif found.broken is None:
+            elif found.unreadable is None:
                 self._read_slots += sum(span.size for span in found.spans)
                 yield found
             else:
-                self._set_aside(leases, found, found.spans[found.broken])
+                self._set_aside(leases, found, found.spans[found.unreadable])
 
     def _set_aside(self, leases: LeasePrefetcher, read: ReadBatch, span: SlotSpan) -> None:
         self._failed_slots += span.size

@@ -118,7 +118,7 @@ class BlockShuffled:
 
     Args:
         sizes: samples of each block, in the data set's order.
-        lanes: the same on all ranks and in all lives of the job.
+        interleave: the same on all ranks and in all lives of the job.
         seed: of the job.
         epoch: number of the epoch.
     """

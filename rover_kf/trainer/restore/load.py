@@ -94,9 +94,9 @@ class StateLoader:
         state: as it was given to save, freshly built.
         metadata: of the snapshot.
         tensors: views of the snapshot's bytes; always copied from, never handed out.
-        shards: layouts of the live state's DTensors.
+        dtensors: layouts of the live state's DTensors.
         pieces: what the snapshot says of tensors that it holds parts of.
-        hands: threads that help with copying, from now on.
+        threads: threads that help with copying, from now on.
 
     Raises:
         CheckpointError: the snapshot lacks something that the state has.

@@ -31,7 +31,7 @@ class ParallelCopies:
     """Asked for one by one, made together.
 
     Args:
-        hands: threads that help.
+        threads: threads that help.
     """
 
     def __init__(self, threads: CopyThreads) -> None:

@@ -42,7 +42,7 @@ class RestorePrefetch:
     Args:
         settings: of the process.
         state: as it was given to save, freshly built.
-        shards: layouts of its DTensors.
+        dtensors: layouts of its DTensors.
         threads: that may copy.
     """
 

@@ -99,7 +99,7 @@ class SharedWork:
 
     Args:
         pieces: independent of one another; one that was interrupted is called again.
-        ending: run once, after the last piece, told whether one of them failed.
+        on_done: run once, after the last piece, told whether one of them failed.
     """
 
     def __init__(

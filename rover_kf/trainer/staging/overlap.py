@@ -32,7 +32,7 @@ class Overlap:
     """At most one copy at a time.
 
     Args:
-        turn: of the calls that wait for it; an optimizer's step is one.
+        guard: of the calls that wait for it; an optimizer's step is one.
     """
 
     def __init__(self, guard: ReentrancyGuard) -> None:

@@ -19,7 +19,7 @@ class OverlapPolicy:
 
     Args:
         settings: of the process.
-        asked: what the user asked for; None: nothing.
+        requested: what the user asked for; None: nothing.
     """
 
     def __init__(self, settings: TrainerSettings, *, requested: bool | None) -> None:

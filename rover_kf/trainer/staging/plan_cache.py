@@ -61,7 +61,7 @@ class CopyPlanCache:
 
     Args:
         slots: to plan for.
-        alone: whether one thread copies what cannot wait.
+        single_thread: whether one thread copies what cannot wait.
     """
 
     def __init__(self, slots: SlotBuffers, *, single_thread: bool) -> None:

@@ -74,7 +74,7 @@ class SlotBuffers:
     """One a saver.
 
     Args:
-        ask_arena: asks the sidecar for slots.
+        request_arena: asks the sidecar for slots.
     """
 
     def __init__(self, request_arena: RequestArena) -> None:

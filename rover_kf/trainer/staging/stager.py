@@ -57,8 +57,8 @@ class Stager:
 
     Args:
         settings: of the process.
-        ask_arena: asks the sidecar for slots.
-        told: takes each seal.
+        request_arena: asks the sidecar for slots.
+        on_sealed: takes each seal.
         replicated: whether every rank holds the same state.
         overlap: whether to copy while training computes; None: if a core is spare.
     """

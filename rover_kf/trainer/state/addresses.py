@@ -57,8 +57,8 @@ class LazyNames(Mapping[str, torch.Tensor]):
 
     Args:
         names: groups of distinct ones.
-        listed: the tensors in their order.
-        at: where they have their bytes; None: nobody has looked.
+        ordered: the tensors in their order.
+        data_ptrs: where they have their bytes; None: nobody has looked.
     """
 
     def __init__(

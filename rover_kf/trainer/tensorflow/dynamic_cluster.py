@@ -9,7 +9,7 @@ their own, and know the servers and themselves alone, so that they wait for nobo
 
 ::
 
-    place = tf_cluster.read()
+    place = dynamic_cluster.read()
     server = tf.distribute.Server(place.cluster, job_name=place.task, task_index=place.index)
 """
 

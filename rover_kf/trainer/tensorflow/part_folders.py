@@ -35,8 +35,8 @@ class SaveFolderGc:
     """One a chief.
 
     Args:
-        parts: the folders of the job.
-        held: asks which steps could still be restored.
+        folders: the folders of the job.
+        restorable_steps: asks which steps could still be restored.
     """
 
     def __init__(

@@ -38,10 +38,10 @@ class ServerFiles:
     """Of one tf.train.Checkpoint under ParameterServerStrategy.
 
     Args:
-        through: reads what was saved through the chief, before servers wrote themselves.
-        parts: the folders of the job.
+        chief_files: reads what was saved through the chief, before servers wrote themselves.
+        folders: the folders of the job.
         servers: how many there are.
-        sweep: removes what they wrote before.
+        collector: removes what they wrote before.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ class Told:
     async def stop(self) -> None:
         """Nothing to stop."""
 
-    async def node_seen(self, name: str, *, silent: bool) -> None:
+    async def on_node_change(self, name: str, *, silent: bool) -> None:
         """A node's object as it was listed, or as it has changed."""
         print(name, "silent" if silent else "heard", flush=True)
 

@@ -134,9 +134,7 @@ def digest(state: dict) -> str:
         whole = torch.full(pieces[name][0], torch.nan)
         for shape, begin, data in (rank[name] for rank in everywhere):
             assert tuple(shape) == tuple(whole.shape)
-            whole[
-                tuple(map(slice, begin, map(sum, zip(begin, data.fixed_structure, strict=True))))
-            ] = data
+            whole[tuple(map(slice, begin, map(sum, zip(begin, data.shape, strict=True))))] = data
         assert not whole.isnan().any(), name
         found.update(name.encode() + whole.numpy().tobytes())
     return found.hexdigest()

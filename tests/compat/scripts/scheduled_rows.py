@@ -35,9 +35,7 @@ def train(resolver, rows, batch, epochs):
     def count(numbers):
         square = tf.random.uniform([WORK, WORK])
         total.assign_add(tf.reduce_sum(square @ square))
-        places = tf.stack(
-            [tf.fill(tf.fixed_structure(numbers), epoch.read_value()), numbers], axis=1
-        )
+        places = tf.stack([tf.fill(tf.shape(numbers), epoch.read_value()), numbers], axis=1)
         counts.scatter_nd_add(places, tf.ones_like(numbers))
         tf.print("took", tf.size(numbers))
 

@@ -48,7 +48,7 @@ class Model:
         """Train on something that the seed tells."""
         pieces = self.pieces()
         drawn = [
-            tf.random.stateless_normal(piece.fixed_structure, [seed, number])
+            tf.random.stateless_normal(piece.shape, [seed, number])
             for number, piece in enumerate(pieces)
         ]
         self.optimizer.apply_gradients(zip(drawn, pieces, strict=True))

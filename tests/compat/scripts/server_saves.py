@@ -64,7 +64,7 @@ def stop_at_points(deaths):
 
 def state_of(step, piece, number):
     """What a piece of the table has to be after a step."""
-    return tf.random.stateless_normal(piece.fixed_structure, [step, number])
+    return tf.random.stateless_normal(piece.shape, [step, number])
 
 
 def spoil(step):

@@ -46,7 +46,7 @@ def fit(resolver, epochs, batches):
         return tf.data.Dataset.from_tensors(batch).repeat()
 
     flash = flash_checkpoint()
-    model.plan_copy(
+    model.fit(
         tf.keras.utils.experimental.DatasetCreator(data),
         epochs=epochs,
         steps_per_epoch=batches,

@@ -241,7 +241,7 @@ def _log_into(path: pathlib.Path) -> None:
 def run(spec: dict[str, Any], port: str) -> None:
     """Serve the pod that this describes, its peers on that port; for ever."""
     warnings.simplefilter("error")
-    for key in ("home", "token_home"):
+    for key in ("volume_path", "token_home"):
         spec[key] = pathlib.Path(spec[key]) if spec[key] else None
     settings = SidecarSettings(**spec)
     _log_into(settings.volume_path / LOG)

@@ -43,7 +43,7 @@ class StoragePod:
         address = f"{place}.1"
         self._size = size
         self.sidecar = SidecarPod(folder, 0, address, address, settings=settings).start().ready()
-        home = types.SimpleNamespace(home=self.sidecar.home)
+        home = types.SimpleNamespace(volume_path=self.sidecar.home)
         self.trainer = Trainer(types.SimpleNamespace(settings=home))
         self.stored = DirectoryStorage(storage / "train")
 

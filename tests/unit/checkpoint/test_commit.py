@@ -76,7 +76,7 @@ def test_ranks_of_different_worlds_do_not_mix():
     """A report that names another world size is refused, as is a rank outside its world."""
     ledger = _report(CommitLog()).log
     assert "another state" in _report(ledger, rank=2, world_size=3).reason
-    assert "another state" in _report(ledger, rank=1, course=9).reason
+    assert "another state" in _report(ledger, rank=1, origin_round=9).reason
     for change in ({"replicated_crc": 9}, {"pieces": True}, {"replicated": True}):
         told = _report(ledger, rank=1, **change)
         assert told.is_mismatch

@@ -81,11 +81,11 @@ def test_values_that_differ_are_counted_and_measured(diff):
     assert found.keys() == {("w", 0)}
     assert found["w", 0]["kind"] == "values"
     assert found["w", 0]["comparison"] == {
-        "elements": 12, "differing": 2, "largest": 0.5, "not_finite": 0
+        "elements": 12, "differing": 2, "max_difference": 0.5, "not_finite": 0
     }  # fmt: skip
     found = diff(STATE, STATE | {"n": torch.tensor([float("nan"), float("nan"), 2.0])})
     assert found["n", 0]["comparison"] == {
-        "elements": 3, "differing": 2, "largest": None, "not_finite": 2
+        "elements": 3, "differing": 2, "max_difference": None, "not_finite": 2
     }  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def test_memory_does_not_grow_with_the_state(tmp_path, monkeypatch):
     a = stored_states.store(storage, 1, [state])
     b = stored_states.store(storage, 2, [state | {"last": torch.ones(1)}] * 2)
     small = functools.partial(tensor_reader.batch_tensors, max_bytes=1 << 20)
-    monkeypatch.setattr(checkpoint_tools_diff, "batches", small)
+    monkeypatch.setattr(checkpoint_tools_diff, "batch_tensors", small)
     opened = [open_state(storage, folder) for folder in (a, b)]
     total = opened[0].assembly.length
     tracemalloc.start()

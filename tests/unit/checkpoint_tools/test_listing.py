@@ -336,7 +336,7 @@ def test_of_many_checkpoints_a_message_names_the_newest(tmp_path, call):
 
 def deny(monkeypatch: pytest.MonkeyPatch, denied: pathlib.Path) -> None:
     """Let the file system refuse a file, or all in a folder: whoever runs tests may be root."""
-    calls = ((directory, "_opened"), (Syscalls, "size"))
+    calls = ((directory, "_open_file"), (Syscalls, "size"))
     for module, name in calls if denied.is_dir() else calls[:1]:
         real = getattr(module, name)
 

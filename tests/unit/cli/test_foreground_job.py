@@ -35,8 +35,8 @@ def test_a_job_is_followed_to_its_end(rover, capsys):
     assert "PyTorchJobSucceeded" in printed
     assert printed.splitlines()[-1].startswith("seen: Succeeded")
     assert course.last.phase == "Succeeded"
-    assert [look.at for look in course] == sorted(look.at for look in course)
-    assert course[0].at > 0
+    assert [look.timestamp for look in course] == sorted(look.timestamp for look in course)
+    assert course[0].timestamp > 0
     assert "PyTorchJobSucceeded" in {event.reason for event in course.events}
 
 

@@ -70,7 +70,7 @@ def _explanation():
     decided = (DecisionOutcome(_decision(), 150.0), DecisionOutcome(stays))
     told = {"job": "team/fit", "replicas": 3, "mode": "auto", "allowed": "1-4"}
     empty = {field.name: () for field in dataclasses.fields(Explanation)}
-    texts = {"left_alone": "", "under_way": "", "source": "history"}
+    texts = {"unmanaged_reason": "", "pending_change": "", "source": "history"}
     return Explanation(**{**empty, **told, **texts, "decisions": decided})
 
 

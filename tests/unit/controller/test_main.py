@@ -30,10 +30,10 @@ def test_a_node_is_told_silent_when_nobody_hears_it():
     """Unknown is silent; a kubelet that says it is not ready is heard, and so is a new node."""
     told = []
 
-    async def node_seen(name, *, silent):
+    async def on_node_change(name, *, silent):
         told.append((name, silent))
 
-    memo = types.SimpleNamespace(rover=types.SimpleNamespace(node_seen=node_seen))
+    memo = types.SimpleNamespace(rover=types.SimpleNamespace(on_node_change=on_node_change))
     for status in ("Unknown", "False", "True"):
         conditions = [{"type": "Ready", "status": status}]
         seen = {"conditions": conditions}

@@ -77,7 +77,7 @@ def test_ranks_wait_for_each_other_and_get_different_slots():
         await served.register(second)
         assert (await served.lease(first)).leases == (SlotSpan("", 0, 10), SlotSpan("", 10, 20))
         assert (await served.lease(second)).leases == (SlotSpan("", 20, 30), SlotSpan("", 30, 40))
-        first.used([first.claim(10)])
+        first.mark_used([first.claim(10)])
         await served.lease(first, 0)
 
     ((status,), story) = serve(talk)

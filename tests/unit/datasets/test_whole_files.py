@@ -148,7 +148,7 @@ def test_of_leased_files_a_damaged_one_is_set_aside(folder, monkeypatch, caplog)
     """By its name, and it alone."""
     monkeypatch.setattr(
         lease_client,
-        "Desk",
+        "ShardDispatcher",
         functools.partial(ShardDispatcher, LeaseTerms(tries=2, retry_seconds=0.0)),
     )
     (folder / "dog" / "x.img").write_bytes(b"\xff\xd8")

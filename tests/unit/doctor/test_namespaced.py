@@ -165,7 +165,8 @@ CASES = [
      "controller", "broken", "scaled to 0", "-n team deploy/rover-kf-controller --replicas=1"),
     (_beside(configuration=sound.admission().configuration), "webhook", "warning",
      "in rover-kf-system) beside the controller of team", "keep one"),
-    (_beside(tried=ObjectResult(sound.injected())), "webhook", "broken", "two controllers",
+    (_beside(labelled_dry_run=ObjectResult(sound.injected())), "webhook", "broken",
+     "two controllers",
      "keep one"),
 ]  # fmt: skip
 

@@ -17,7 +17,7 @@ from rover_kf.elastic.stragglers import (
 
 def told(watch, rank, *own, number=1):
     samples = tuple(StepSample(1, 0.0, 1.0, rank_local_seconds=seconds) for seconds in own)
-    return watch.heard(StepReport(rank, 4, number, samples))
+    return watch.on_report(StepReport(rank, 4, number, samples))
 
 
 def windows(watch, *times):

@@ -45,7 +45,7 @@ def test_names_are_not_waited_for_long():
     """A silent name server must not hold a restart up; what the user asks for stays."""
     current = Round(1, (Member("a", "1", 0, 1),), 1, "10.0.0.1", 1)
     identity = Identity("job", "a", "10.0.0.1", 0, coordinator=True)
-    given = {"identity": identity, "role": "r", "home": pathlib.Path("/r")}
+    given = {"identity": identity, "role": "r", "shared_dir": pathlib.Path("/r")}
     (place,) = rank_env.rank_envs(current, inherited={}, **given)
     assert place.variables["RES_OPTIONS"] == "timeout:1 attempts:3"
     (place,) = rank_env.rank_envs(current, inherited={"RES_OPTIONS": "rotate"}, **given)

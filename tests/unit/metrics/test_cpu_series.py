@@ -37,7 +37,7 @@ def test_the_newest_window_is_told_of():
     assert (use.cores, use.throttled) == (pytest.approx(0.4), pytest.approx(0.8))
     idle = count(10.0)
     for second in range(1, 12):
-        series.add(dataclasses.replace(idle, at=idle.at + second))
+        series.add(dataclasses.replace(idle, measured_at=idle.measured_at + second))
     assert (series.usage().cores, series.usage().throttled) == (0.0, 0.0)
 
 

@@ -73,7 +73,7 @@ def condition(api, kind):
 
 def put_condition(api, kind):
     job = api.objects[PATH]
-    api.set_member(PATH, {**job, "status": {"conditions": [{"type": kind, "status": "True"}]}})
+    api.put(PATH, {**job, "status": {"conditions": [{"type": kind, "status": "True"}]}})
 
 
 def remove(api):
@@ -228,7 +228,7 @@ def test_another_runs_job_is_left_alone(api, rover):
 def test_a_job_that_is_going_is_waited_for(api, rover):
     """A job of that name that is being deleted makes room for a new one."""
     rover.submit(job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False)
-    old = api.set_member(PATH, {**api.objects[PATH], "metadata": {
+    old = api.put(PATH, {**api.objects[PATH], "metadata": {
         **api.objects[PATH]["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})  # fmt: skip
 
     def go():
@@ -327,7 +327,7 @@ def test_a_job_that_fails_or_goes_fails_the_step(api, rover):
     ("wrong", "said"),
     [
         ({"on_stop": "abort"}, "allowed: delete, suspend, keep"),
-        ({"lost": "Delete"}, "allowed: suspend, delete, keep"),
+        ({"on_lease_expired": "Delete"}, "allowed: suspend, delete, keep"),
         ({"timeout_seconds": 0}, "more than 0"),
         ({"lease_seconds": -1}, "0 or more"),
     ],
@@ -368,7 +368,7 @@ def test_cleanup_deletes_what_its_run_has_launched(api, rover):
         job_names.with_launch_metadata(manifest(name="done"), STEP, LaunchOptions()), inject=False
     )
     ended = f"{JOBS}/{job_names.make_job_name(manifest(name='done'), 'run-1')}"
-    api.set_member(ended, {**api.objects[ended], "status": {
+    api.put(ended, {**api.objects[ended], "status": {
         "conditions": [{"type": "Succeeded", "status": "True"}]}})  # fmt: skip
     lines = []
     deleted = cleanup.delete_run_jobs(rover, STEP, say=lines.append)
@@ -411,7 +411,7 @@ def test_cleanup_ends_jobs_that_run_whatever_their_terms(api, rover):
         "metadata": {"name": "p", "namespace": "team", "labels": pod_labels(third)},
         "status": {},
     }
-    api.set_member(f"{PODS}/p", pod)
+    api.put(f"{PODS}/p", pod)
     away = [(503, "down")] * 3
     api.hooks.append(lambda *_: away.pop() if away else None)
     api.hooks.append(lambda method, path: failure(403, "Forbidden", f"{second} is kept")

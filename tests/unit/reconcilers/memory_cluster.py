@@ -74,7 +74,7 @@ class MemoryCluster:
         self.key = JobKey(KEY.namespace, name)
         self.version, self.uid, self.phase = 1, "uid-1", "Running"
         self.pods = ()
-        self.silent = {}
+        self.silent_nodes = {}
         self.bounds, self.machines = NamespaceObjects(), None
         self.tried, self.would_refuse = [], ""
         self.renewed: list[tuple[str, str]] = []
@@ -90,7 +90,7 @@ class MemoryCluster:
         self.operator_touches = False
         self.trains_with_fewer = False
         self.most = 100
-        self.awaited, self.excused, self.deleted, self.slow = (), [], [], ()
+        self.awaited_ranks, self.excused, self.deleted, self.stragglers = (), [], [], ()
         self.sealed, self.durable = None, None
 
     # -- the protocol ----------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class MemoryCluster:
         return self.pods
 
     def unreachable_nodes(self, nodes):
-        return {name: since for name, since in self.silent.items() if name in nodes}
+        return {name: since for name, since in self.silent_nodes.items() if name in nodes}
 
     def cordon_node(self, name, reason):
         self._point("cordon")
@@ -183,7 +183,9 @@ class MemoryCluster:
         if path == names.PATH_ABSENT:
             told = codec.decode(UnavailablePodsRequest, codec.encode(body))
             self.excused.append(told)
-            self.awaited = tuple(rank for rank in self.awaited if rank not in told.ranks)
+            self.awaited_ranks = tuple(
+                rank for rank in self.awaited_ranks if rank not in told.ranks
+            )
             return codec.dumps(Ack())
         if path == names.PATH_LOST:
             self._renewed("", body)
@@ -257,8 +259,8 @@ class MemoryCluster:
             started_at=self.story,
             now=self.clock(),
             restart_seconds=1.0,
-            awaited_ranks=self.awaited,
-            stragglers=self.slow,
+            awaited_ranks=self.awaited_ranks,
+            stragglers=self.stragglers,
         )
 
     def _replicas(self):

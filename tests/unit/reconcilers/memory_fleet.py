@@ -74,7 +74,7 @@ class MemoryFleet:
     def _new(self, job, index):
         name = f"{job.key.name}-worker-{index}"
         why = "0/3 nodes are available: 3 Insufficient cpu."
-        since = {"unplaced": why, "unplaced_since": self.clock.now}
+        since = {"unschedulable": why, "unschedulable_since": self.clock.now}
         return Pod(name, f"{name}-{self.clock.now}", "worker", index, "Pending", **since)
 
     def _placed(self, pod):
@@ -104,7 +104,7 @@ class MemoryFleet:
             yield from ({"spec": {**spec, "nodeName": pod.node}} for pod in job.pods)
 
     def namespace_objects(self, namespace):
-        return next(iter(self.jobs.values())).surroundings(namespace)
+        return next(iter(self.jobs.values())).namespace_objects(namespace)
 
     def __getattr__(self, name):
         """All else is asked of the job itself."""

@@ -87,7 +87,7 @@ class TensorFlowCluster(MemoryCluster):
                 self._status(0),
                 started_at=self.began[pod.name],
                 events=tuple(one for one in self.stories[pod.name] if one.sequence > after),
-                memory_kills=(kill,) if kill else (),
+                oom_kills=(kill,) if kill else (),
                 cpu=self.cpu.get(pod.name),
             )
         )

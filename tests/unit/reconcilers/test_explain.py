@@ -94,7 +94,7 @@ def test_a_raised_memory_limit_is_told(clock, history):
 
 
 def _raised(stated, limit):
-    return manifest_memory.annotation({"Worker": manifest_memory.Raise(stated, limit)})
+    return manifest_memory.annotation({"Worker": manifest_memory.LimitRaise(stated, limit)})
 
 
 def test_without_the_history_the_annotation_tells(clock, history, tmp_path):

@@ -100,10 +100,18 @@ def test_without_resize_no_pod_is_deleted_for_it(cluster, reconcilers):
 def test_the_first_pod_is_the_chiefs_and_never_a_servers(cluster, reconcilers):
     """A PS without a node is no reason to end another pod, and no round waits for it."""
     waiting = dataclasses.replace(
-        cluster.pods[-1], phase="Pending", node="", unplaced="Insufficient cpu", unplaced_since=1.0
+        cluster.pods[-1],
+        phase="Pending",
+        node="",
+        unschedulable="Insufficient cpu",
+        unschedulable_since=1.0,
     )
     chief = dataclasses.replace(
-        cluster.pods[0], phase="Pending", node="", unplaced="Insufficient cpu", unplaced_since=1.0
+        cluster.pods[0],
+        phase="Pending",
+        node="",
+        unschedulable="Insufficient cpu",
+        unschedulable_since=1.0,
     )
     cluster.reachable = False
     for pods in ((*cluster.pods[:-1], waiting), (chief, *cluster.pods[1:])):
@@ -121,7 +129,7 @@ def test_a_run_of_a_tfjob_is_recorded(cluster, reconcilers, history):
     record = history.get("uid-1")
     assert (record.signature.kind, record.outcome) == ("TFJob", "succeeded")
     status = json.loads(cluster.manifest["metadata"]["annotations"][names.STATUS_ANNOTATION])
-    assert "recorded" in status["told"]
+    assert "recorded" in status["emitted"]
 
 
 @pytest.mark.parametrize("mode", ["off", "recommend"])
@@ -137,7 +145,7 @@ def test_the_chief_is_told_of_no_other_size(clock, history, mode):
 
 def test_so_many_are_asked_at_a_look_parameter_servers_first(cluster, monkeypatch):
     """A look at a large job ends in bounded time."""
-    monkeypatch.setattr(ps_status, "MOST", 2)
+    monkeypatch.setattr(ps_status, "MAX_PODS", 2)
     found = StandaloneStatusReader(cluster).fetch(OURS, frozenset({"ps", "worker"}), cluster.pods)
     assert list(found) == ["digits-ps-0", "digits-worker-0"]
 

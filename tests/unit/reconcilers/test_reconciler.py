@@ -126,7 +126,7 @@ def test_events_are_copied_once(cluster, history):
     look(cluster, history, times=2)
     copied = [r for r in cluster.reasons() if not r.startswith("Scale")]
     assert copied == ["WorldFormed", "CheckpointDurable", "Recovered"]
-    cluster.events_since, cluster.coordinator_events = cluster.clock(), []
+    cluster.story, cluster.coordinator_events = cluster.clock(), []
     cluster.happen("WorldFormed", "after the first pod was replaced")
     look(cluster, history, times=2)
     assert cluster.events[-1].message == "after the first pod was replaced"
@@ -683,7 +683,7 @@ def test_the_story_of_a_coordinator_that_nobody_ever_asked_is_told(cluster, hist
     cluster.happen(names.EVENT_WORLD_FORMED, "round 1: 2 processes in 2 pods", sequence=9)
     look(cluster, history)
     cluster.coordinator_events.clear()
-    cluster.events_since = cluster.clock()
+    cluster.story = cluster.clock()
     cluster.happen(names.EVENT_WORLD_FORMED, "round 2: 2 processes in 2 pods", sequence=1)
     _gone(cluster, final_status.pack(cluster._status(after=0)))
     look(cluster, history, times=2, windows=0)

@@ -30,7 +30,7 @@ def trained():
 
 def seen(cluster, **changed):
     job = cluster.get_job(KEY)
-    status = dataclasses.replace(cluster._fetch_pod(0), **changed)
+    status = dataclasses.replace(cluster._status(0), **changed)
     return Observed(job, (), status, policy_source.policy_from_job(job))
 
 
@@ -48,7 +48,7 @@ def test_a_late_window_is_asked_for_again_and_again_then_less(trained):
     found = []
     for late in (1.0, 5.0, 20.0, 40.0):
         clock.now = cluster.windows[-1].ended_at + 10 + requeue.REPORTED_SECONDS + late
-        found.append(requeue.seconds_until_window(cluster._fetch_pod(0)))
+        found.append(requeue.seconds_until_window(cluster._status(0)))
     assert found == [requeue.RETRY_LATE_SECONDS, requeue.RETRY_LATE_SECONDS, 10.0, 20.0]
 
 

@@ -82,7 +82,7 @@ def test_without_history_a_job_of_fixed_size_stays():
 def test_workers_by_the_law_through_a_suspension():
     """A run alike has had two workers: they are worth all pods' end."""
     law = model(ALONE, dataclasses.replace(ALONE, workers=2))
-    decision, state = decide(seen(law=law), POLICY, there(), now=NOW)
+    decision, state = decide(seen(model=law), POLICY, there(), now=NOW)
     assert decision.target_size == (2, 1)
     assert state.move.cycles
     assert "60 s a change through suspension" in decision.reason
@@ -93,14 +93,14 @@ def test_servers_where_workers_wait_for_them():
     two, wide = dataclasses.replace(ALONE, workers=2), dataclasses.replace(ALONE, servers=2)
     slow = {"compute": 0.05, "servers": 1.0}
     law = model(ALONE, two, wide, **slow)
-    here = seen(two, law=law, live=True, windows=windows(two, **slow))
+    here = seen(two, model=law, live=True, windows=windows(two, **slow))
     decision, state = decide(here, POLICY, there(two), now=NOW)
     assert (decision.target_size, decision.change) == ((2, 2), "PS 1 -> 2")
     assert state.move.cycles
     decision, _ = decide(here, dataclasses.replace(POLICY, max_servers=0), there(two), now=NOW)
     assert decision.target_servers == 1
     assert decision.target < 2, "a worker that brings nothing goes"
-    stays = dataclasses.replace(here, stays="no step of it is on storage")
+    stays = dataclasses.replace(here, suspend_blocker="no step of it is on storage")
     assert decide(stays, POLICY, there(two), now=NOW)[0].target_servers == 1
 
 
@@ -113,7 +113,11 @@ def test_servers_where_workers_wait_for_them():
         ({"steps_left": 23_000.0}, {}, "too little work left"),
         ({"windows": windows(ALONE, 1)}, {}, "1 of 2 windows measured at 1 workers and 1 PS"),
         ({"raised_at": NOW - 15}, {}, "1 of 2 windows"),
-        ({"stays": "no step of it is on storage"}, {}, "through a suspension alone, and no step"),
+        (
+            {"suspend_blocker": "no step of it is on storage"},
+            {},
+            "through a suspension alone, and no step",
+        ),
         ({}, {"seen_until": NOW}, NOTHING_NEW),
         ({}, {"changed_at": NOW - 100}, "100 s since the last change, 300 s are kept"),
         (
@@ -121,14 +125,18 @@ def test_servers_where_workers_wait_for_them():
             {"changed_at": NOW - 310, "cycle_seconds": 90.0},
             "310 s since the last change, 450 s",
         ),
-        ({}, {"changed_at": NOW - 9, "kept": True, "direction": -1}, "9 s since the last change"),
-        ({}, {"changed_at": NOW - 9, "kept": True, "direction": 1}, ""),
+        (
+            {},
+            {"changed_at": NOW - 9, "verified": True, "direction": -1},
+            "9 s since the last change",
+        ),
+        ({}, {"changed_at": NOW - 9, "verified": True, "direction": 1}, ""),
     ],
 )
 def test_what_it_waits_for(known, state, why):
     """Each alone keeps a job where it is that would have another worker."""
     law = model(ALONE, dataclasses.replace(ALONE, workers=2))
-    here = dataclasses.replace(seen(law=law), **known)
+    here = dataclasses.replace(seen(model=law), **known)
     decision, after = decide(here, POLICY, there(**state), now=NOW)
     assert (decision.action == "stay") == bool(why)
     assert why in decision.reason
@@ -138,7 +146,7 @@ def test_what_it_waits_for(known, state, why):
 def moved(setup, **known):
     """A job after a change that our own decision has made, and what is remembered of it."""
     law = model(ALONE, dataclasses.replace(ALONE, workers=2))
-    _, state = decide(seen(law=law, **known), POLICY, there(), now=NOW)
+    _, state = decide(seen(model=law, **known), POLICY, there(), now=NOW)
     state = codec.loads(ScalingState, codec.dumps(state)).with_change(NOW + 5)
     return state, dataclasses.replace(ALONE, workers=2) if setup is None else setup
 
@@ -168,7 +176,7 @@ def test_what_was_changed_is_verified_or_taken_back(compute, action):
     assert state.move is None
     home = windows(ALONE, until=after + 1200)
     law = model(ALONE, dataclasses.replace(ALONE, workers=2))
-    again = seen(law=law, windows=home)
+    again = seen(model=law, windows=home)
     _, state = decide(again, POLICY, state, now=after + 60)
     assert decide(again, POLICY, state, now=after + 1200)[0].action == "stay"
 
@@ -194,7 +202,7 @@ def test_who_does_not_train_together_goes_back():
     decision, after = decide(here, POLICY, state, now=NOW + 700)
     assert (decision.action, decision.target_size) == ("roll_back", (1, 1))
     assert "did not train together within" in decision.reason
-    bound = dataclasses.replace(here, stays="Kueue has it")
+    bound = dataclasses.replace(here, suspend_blocker="Kueue has it")
     decision, after = decide(bound, POLICY, state, now=NOW + 700)
     assert (decision.action, after.move) == ("stay", state.move)
 

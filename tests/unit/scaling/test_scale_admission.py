@@ -39,7 +39,7 @@ def look(nodes=2, *, free=8.0, share=UNLIMITED, **changes):
 
 
 def verdict(given):
-    return admit(given, *decide(given.here, given.policy, given.memory, now=35.0), now=35.0)
+    return admit(given, *decide(given.observation, given.policy, given.state, now=35.0), now=35.0)
 
 
 def test_with_room_for_all_it_is_what_decide_says():
@@ -78,7 +78,7 @@ def test_a_share_bounds_growth_and_is_no_room_that_others_could_give():
 
 def test_what_the_api_server_refuses_nobody_else_can_give():
     """Its words are told."""
-    found = verdict(look(refused="exceeded quota"))
+    found = verdict(look(denial="exceeded quota"))
     assert (found.decision.action, found.desired) == ("stay", 0)
     assert (
         found.denial_reason == "4 would pay, and the API server would not take it: exceeded quota"
@@ -88,6 +88,6 @@ def test_what_the_api_server_refuses_nobody_else_can_give():
 def test_the_same_window_again_changes_nothing_that_is_known():
     """What it wants stays as it was told."""
     given = look()
-    again = dataclasses.replace(given, memory=ScalingState(seen_until=30.0))
+    again = dataclasses.replace(given, state=ScalingState(seen_until=30.0))
     found = verdict(again)
     assert (found.decision.reason, found.desired) == (NOTHING_NEW, None)

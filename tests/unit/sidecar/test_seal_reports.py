@@ -38,7 +38,7 @@ class Away:
             await asyncio.Event().wait()
         self.told.append(message.step)
         await self.back.wait()
-        return reply(check=False)
+        return reply(send_digest=False)
 
     @contextlib.asynccontextmanager
     async def get(self, address, path, *, offset):

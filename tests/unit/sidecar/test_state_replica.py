@@ -57,11 +57,11 @@ def test_only_a_newer_copy_is_taken(settings):
 
 def test_a_file_of_another_pod_or_version_is_not_read(settings):
     """A volume may be an earlier pod's; a state whose meaning changed is as good as none."""
-    file = StateFile(settings.home, "another", REPLICA_FILE)
+    file = StateFile(settings.volume_path, "another", REPLICA_FILE)
     file.write(9, state(9, 1))
-    assert StateFile(settings.home, settings.pod_uid, REPLICA_FILE).read() is None
+    assert StateFile(settings.volume_path, settings.pod_uid, REPLICA_FILE).read() is None
     newer = codec.encode(state(9, 1)) | {"version": 2}
-    StateFile(settings.home, settings.pod_uid, REPLICA_FILE).write(
+    StateFile(settings.volume_path, settings.pod_uid, REPLICA_FILE).write(
         9, codec.decode(CoordinatorState, newer)
     )
-    assert StateFile(settings.home, settings.pod_uid, REPLICA_FILE).read() is None
+    assert StateFile(settings.volume_path, settings.pod_uid, REPLICA_FILE).read() is None

@@ -107,7 +107,7 @@ def test_ours_learns_from_the_run_alone(found):
     """What an earlier run of the same program has shown is not known to a later one."""
     policy = FLEET_POLICIES["rover"](NODE)
     arrivals = found.workloads["workload-1"]
-    again = (*arrivals, dataclasses.replace(arrivals[0], name="c", at=5000.0))
+    again = (*arrivals, dataclasses.replace(arrivals[0], name="c", arrived_at=5000.0))
     run_fleet(again, found, policy, NODE)
     windows = policy.windows("c")
     assert windows

@@ -68,7 +68,7 @@ STRANGE = [link, pipe, folder]
 @pytest.mark.parametrize("put", STRANGE, ids=lambda put: put.__name__)
 def test_a_slot_that_is_no_file_is_torn(slots, secret, put):
     """Neither served, nor persisted, nor written to."""
-    (seal,) = slots.arena(0).add()
+    (seal,) = slots.arena(0).sealed()
     put(slots.arena(0).slot_path(0), secret)
     with pytest.raises(errors.CorruptSnapshot):
         slots.arena(0).pin(seal)
@@ -84,7 +84,7 @@ def test_a_control_file_that_is_no_file_is_an_error(slots, secret, put):
     """Its records are not made up."""
     put(slots.arena(0).directory / "control", secret)
     with pytest.raises(OSError, match=r"not a file|symbolic links|No such device|Is a directory"):
-        slots.arena(0).add()
+        slots.arena(0).sealed()
     assert secret.read_bytes() == SECRET
 
 
@@ -92,7 +92,7 @@ def test_a_control_file_without_end_costs_its_records(slots):
     """A hole of a terabyte takes no memory of whoever reads it."""
     path = slots.arena(0).directory / "control"
     os.truncate(path, 1 << 40)
-    assert [seal.step for seal in slots.arena(0).add()] == [1]
+    assert [seal.step for seal in slots.arena(0).sealed()] == [1]
 
 
 @pytest.mark.parametrize("put", [*STRANGE, endless], ids=lambda put: put.__name__)

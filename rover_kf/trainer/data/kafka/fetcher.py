@@ -31,7 +31,7 @@ class Fetcher:
 
     Args:
         client: of the same process.
-        lost: decides what becomes of offsets that are gone.
+        on_lost: decides what becomes of offsets that are gone.
     """
 
     def __init__(self, client: KafkaClient, on_lost: OnLost) -> None:

@@ -73,7 +73,9 @@ def test_throughput_decides_only_where_there_is_a_choice(asked):
     mode = "rover-kf.io/scaling.mode"
     job = script_manifest.make_embedded_job(asked)
     assert job["metadata"]["annotations"][mode] == "auto"
-    fixed = script_manifest.make_embedded_job(dataclasses.replace(asked, least=2, most=2))
+    fixed = script_manifest.make_embedded_job(
+        dataclasses.replace(asked, min_replicas=2, max_replicas=2)
+    )
     assert mode not in fixed["metadata"]["annotations"]
     told = dataclasses.replace(asked, policy={"scaling.mode": "off"})
     assert script_manifest.make_embedded_job(told)["metadata"]["annotations"][mode] == "off"

@@ -134,7 +134,7 @@ def test_all_ranks_get_one_answer(tmp_path):
             assert not first.done()
             second = await coordinator.resolve(1)
             assert (await first).source == "memory"
-            assert (second.step, second.source, second.holdings) == (20, "peer", (HELD,))
+            assert (second.step, second.source, second.slots) == (20, "peer", (HELD,))
             assert await coordinator.resolve(1) == second
             assert coordinator.commits.sealed_step == 20
 
@@ -216,7 +216,7 @@ def test_a_checkpoint_may_take_longer_to_read_than_ranks_wait_for_each_other(tmp
         async with Coordinator(tmp_path, **changes) as coordinator:
             await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(5))
             coordinator.commits._storage = storage
-            ask = coordinator.commits._barrier.ask
+            ask = coordinator.commits._barrier.wait
             asked = [ask(RestoreStepRequest(2, rank, 3, ())) for rank in range(3)]
             *waiting, last = map(asyncio.create_task, asked)
             await asyncio.to_thread(storage.begun.wait)
@@ -501,7 +501,7 @@ def test_a_step_of_which_a_slot_was_overwritten_is_not_copied(tmp_path, overwrit
             asked = ReplicateRequest("demo-worker-1", 0, 0.0)
             return await coordinator.ask(names.PATH_REPLICATE, asked, ReplicateOrder)
 
-    held = [holding.rank for holding in asyncio.run(scene()).holdings]
+    held = [slot.rank for slot in asyncio.run(scene()).slots]
     assert held == ([] if overwritten else [0, 1])
 
 
@@ -615,8 +615,8 @@ def test_ranks_with_other_parameters_are_told_once_a_round(tmp_path):
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
             for step in (1, 2):
-                first = dataclasses.replace(coordinator.durable(step, world=2), common=1)
-                second = dataclasses.replace(first, rank=1, common=2)
+                first = dataclasses.replace(coordinator.durable(step, world=2), replicated_crc=1)
+                second = dataclasses.replace(first, rank=1, replicated_crc=2)
                 assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, first)).done
                 reply = await coordinator.ask(names.PATH_COMMIT_DURABLE, second)
                 assert not reply.done

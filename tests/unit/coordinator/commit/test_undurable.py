@@ -86,7 +86,7 @@ def test_states_that_do_not_go_together_fail_the_job_at_its_end(committer):
             pod=f"demo-worker-{rank}", rank=rank, world_size=2, round=1, step=5, replicated=True,
             file=f"rank-{rank:05d}.safetensors", file_bytes=1, checksum=1, replicated_crc=rank,
         )  # fmt: skip
-        asyncio.run(committer.take(told))
+        asyncio.run(committer.on_rank_durable(told))
     assert "step 5 does not come to storage" in found.reason(5)
     assert found.reason(6) == found.verdict == ""
     found.on_job_ended()

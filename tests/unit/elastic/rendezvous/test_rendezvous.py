@@ -146,7 +146,7 @@ def test_a_pod_that_ends_lets_the_world_drain():
     assert not leaver.alive
     assert [member.node_rank for member in job.rounds[2].members] == [0, 2]
     assert job.rendezvous.failure_policy.failures == 0
-    assert not any(launcher.on_round_ended for launcher in job.launchers)
+    assert not any(launcher.broken for launcher in job.launchers)
 
 
 def test_all_pods_end_at_once():
@@ -265,7 +265,7 @@ def test_a_cause_that_is_told_of_late():
     """The survivors of another rank's error report first: the error still ends the job."""
     job = training(3)
     first, second, third = job.launchers[:3]
-    lost = {"counts": False, "consequence": True}
+    lost = {"consumes_budget": False, "consequence": True}
     assert reasons(report(job, first, "peer_lost", "lost", **lost)) == ["TrainingProcessFailed"]
     assert job.rendezvous.failure_policy.restart_limiter.budget.spent == {}
     assert reasons(report(job, second, "peer_lost", "lost", **lost)) == []
@@ -282,7 +282,7 @@ def test_a_rank_that_ends_early_costs_the_budget():
     first, second = job.launchers[:2]
     request = FinishRequest(second.pod, second.member.incarnation, 1)
     job.rendezvous.finish(request, 1000, job.now)
-    lost = {"counts": False, "consequence": True}
+    lost = {"consumes_budget": False, "consequence": True}
     told = [
         one for one in report(job, first, "peer_lost", "lost", **lost) if isinstance(one, EmitEvent)
     ]
@@ -293,8 +293,8 @@ def test_a_rank_that_ends_early_costs_the_budget():
 def test_a_later_cause_explains_nothing():
     """Of two causes the earlier one was told: the other came of what followed."""
     job = training(2)
-    report(job, job.launchers[0], "crashed", "SIGSEGV", at=100.0)
-    assert reasons(report(job, job.launchers[1], "error", "confused", at=102.0)) == []
+    report(job, job.launchers[0], "crashed", "SIGSEGV", observed_at=100.0)
+    assert reasons(report(job, job.launchers[1], "error", "confused", observed_at=102.0)) == []
     assert job.rendezvous.failure_policy.restart_limiter.budget.spent == {1: "crashed"}
 
 

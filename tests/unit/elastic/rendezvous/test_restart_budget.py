@@ -180,7 +180,9 @@ def test_a_row_outlives_its_coordinator():
 
 def test_what_an_older_coordinator_kept_is_read():
     """It knew neither kinds nor rows."""
-    kept = codec.loads(RendezvousState, b'{"number":4,"expected":2,"spent":[1,3],"failures":2}')
+    kept = codec.loads(
+        RendezvousState, b'{"number":4,"expected":2,"spent_rounds":[1,3],"failures":2}'
+    )
     job = Noted(dataclasses.replace(LIMITS, restarts=1))
     job.apply(persisted_state.restore(job.rendezvous, kept, job.now, is_running=False))
     restarts = job.rendezvous.failure_policy.restart_limiter

@@ -23,7 +23,7 @@ def pod(index, phase="Running", **known):
 
 
 def unplaced(index, since, why=FULL):
-    return pod(index, "Pending", unplaced=why, unplaced_since=since)
+    return pod(index, "Pending", unschedulable=why, unschedulable_since=since)
 
 
 def look(cluster, history):
@@ -109,7 +109,7 @@ def test_ranks_follow_a_master(clock, history):
     spec = {"pytorchReplicaSpecs": {"Master": worker, "Worker": worker}}
     cluster = MemoryCluster(clock, manifest(spec=spec))
     master = dataclasses.replace(pod(0), name="digits-master-0", replica_type="master")
-    cluster.pods, cluster.awaited = (master, unplaced(0, clock() - 5)), (1,)
+    cluster.pods, cluster.awaited_ranks = (master, unplaced(0, clock() - 5)), (1,)
     look(cluster, history)
     assert [told.ranks for told in cluster.excused] == [(1,)]
 

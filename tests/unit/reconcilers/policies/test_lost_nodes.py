@@ -33,7 +33,7 @@ def test_a_silent_nodes_pod_is_removed_after_the_grace(clock, history):
     """Not before it, at the moment that the last look named, told once with node and seconds."""
     given = manifest(annotations={f"{names.PREFIX}failures.node-grace": "20s"})
     cluster = MemoryCluster(clock, given)
-    cluster.pods, cluster.silent = pods(), {"n2": clock() - 17.5}
+    cluster.pods, cluster.silent_nodes = pods(), {"n2": clock() - 17.5}
     assert look(cluster, history).delay == 2.5
     assert len(cluster.pods) == 4
     clock.now += 2.5
@@ -49,9 +49,9 @@ def test_a_silent_nodes_pod_is_removed_after_the_grace(clock, history):
 def test_a_node_that_comes_back_keeps_its_pod(clock, history):
     """Heard again within the grace: nothing is removed."""
     cluster = MemoryCluster(clock)
-    cluster.pods, cluster.silent = pods(), {"n2": clock() - 1}
+    cluster.pods, cluster.silent_nodes = pods(), {"n2": clock() - 1}
     look(cluster, history)
-    cluster.silent = {}
+    cluster.silent_nodes = {}
     clock.now += 60
     look(cluster, history)
     assert len(cluster.pods) == 4
@@ -63,7 +63,7 @@ def test_pods_that_ended_or_are_ready_stay(clock, history):
     cluster = MemoryCluster(clock)
     ended = dataclasses.replace(pods()[2], phase="Succeeded", ready=False)
     cluster.pods = (*pods(silent="")[:2], ended)
-    cluster.silent = dict.fromkeys(("n0", "n1", "n2"), clock() - 3600)
+    cluster.silent_nodes = dict.fromkeys(("n0", "n1", "n2"), clock() - 3600)
     look(cluster, history)
     assert len(cluster.pods) == 3
 
@@ -74,7 +74,7 @@ def test_a_pod_that_ended_and_waits_for_its_node_is_removed(clock, history):
     cluster = MemoryCluster(clock)
     waits = dataclasses.replace(pods()[2], phase="Failed", deleting=True)
     cluster.pods = (*pods(silent="")[:2], waits)
-    cluster.silent = {"n2": clock() - 60}
+    cluster.silent_nodes = {"n2": clock() - 60}
     look(cluster, history)
     assert [pod.replica_index for pod in cluster.pods] == [0, 1]
     (told,) = lost(cluster)
@@ -84,7 +84,7 @@ def test_a_pod_that_ended_and_waits_for_its_node_is_removed(clock, history):
 def test_who_may_not_remove_it_says_so_and_goes_on(clock, history):
     """Nothing is said to be removed; the job is looked after as before."""
     cluster = MemoryCluster(clock)
-    cluster.pods, cluster.silent = pods(), {"n2": clock() - 60}
+    cluster.pods, cluster.silent_nodes = pods(), {"n2": clock() - 60}
     cluster.may_not = "403: may not delete pods"
     look(cluster, history)
     assert len(cluster.pods) == 4

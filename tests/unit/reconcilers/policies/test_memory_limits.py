@@ -97,15 +97,13 @@ class Limited(MemoryCluster):
         pod = self.pods[index]
         had = pod.containers[0]
         ended = dataclasses.replace(
-            had, exit_code=code, ended_by="OOMKilled", ended_at=self.clock(), restarts=1
+            had, exit_code=code, termination_reason="OOMKilled", ended_at=self.clock(), restarts=1
         )
         self.become(dataclasses.replace(pod, containers=(ended,)))
 
     def _status(self, after) -> CoordinatorStatus:
         kills = tuple(self.kills)
-        return dataclasses.replace(
-            super()._status(after), memory_kills=kills, memory_trend=self.trend
-        )
+        return dataclasses.replace(super()._status(after), oom_kills=kills, memory_trend=self.trend)
 
     def told(self, reason):
         return [event.message for event in self.events if event.reason == reason]

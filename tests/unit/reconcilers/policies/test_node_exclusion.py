@@ -22,7 +22,7 @@ from rover_kf.reconcilers.policies import node_exclusion
 from rover_kf.reconcilers.reconciler import Reconciler
 
 OFF = {f"{names.PREFIX}scaling.mode": "off", f"{names.PREFIX}scaling.min": "2"}
-STUCK = {"unplaced": "0/3 nodes are available", "node": "", "phase": "Pending"}
+STUCK = {"unschedulable": "0/3 nodes are available", "node": "", "phase": "Pending"}
 
 
 class Cluster(MemoryCluster):
@@ -55,11 +55,11 @@ class Cluster(MemoryCluster):
         self.unfit = (*self.unfit, FaultyNode(node, "digits-worker-1", kind, "gone", self.clock()))
 
     def _status(self, after):
-        return dataclasses.replace(super()._status(after), unfit=self.unfit)
+        return dataclasses.replace(super()._status(after), faulty_nodes=self.unfit)
 
     def _pod(self, index, node):
         self.made += 1
-        stuck = {} if node else {**STUCK, "unplaced_since": self.clock()}
+        stuck = {} if node else {**STUCK, "unschedulable_since": self.clock()}
         name, uid = f"digits-worker-{index}", f"uid-{self.made}"
         return dataclasses.replace(Pod(name, uid, "worker", index, "Running", node=node), **stuck)
 
@@ -220,7 +220,7 @@ def test_a_controller_killed_anywhere_replaces_the_pod_once(point, clock, histor
     assert cluster.nodes_of_pods() == ["n0", "n3", "n2"]
     assert cluster.made == 4
     annotation = cluster.manifest["metadata"]["annotations"][names.STATUS_ANNOTATION]
-    assert [one["node"] for one in json.loads(annotation)["avoided"]] == ["n1"]
+    assert [one["node"] for one in json.loads(annotation)["excluded_nodes"]] == ["n1"]
 
 
 expressions = st.lists(

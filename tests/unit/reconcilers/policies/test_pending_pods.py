@@ -15,7 +15,7 @@ FULL = "0/3 nodes are available: 3 Insufficient cpu."
 
 
 def waiting(index, since):
-    known = {"unplaced": FULL, "unplaced_since": since}
+    known = {"unschedulable": FULL, "unschedulable_since": since}
     return Pod(f"digits-worker-{index}", f"uid-{index}", "worker", index, "Pending", **known)
 
 
@@ -56,7 +56,7 @@ def test_pods_that_are_prepared_for_long_are_told(clock, history):
     """Not those whose sidecar runs already: what their trainer waits for the kubelet says."""
     waits = ContainerStatus("pytorch", running=False, reason="PodInitializing")
     runs = ContainerStatus("rover-sidecar", running=True)
-    known = {"placed_at": clock(), "node": "n0"}
+    known = {"scheduled_at": clock(), "node": "n0"}
     both = [(waits,), (runs, waits)]
     cluster = MemoryCluster(clock, manifest(2))
     cluster.reachable = False

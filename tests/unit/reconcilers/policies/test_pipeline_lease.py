@@ -66,12 +66,12 @@ def test_a_silent_launcher_is_told_of_then_its_job_suspended(clock, history):
     assert message.startswith("suspended: the launching step launch-7 was silent for 90 s")
     assert remembered(cluster)["suspended"] == message[:240]
     look(cluster, history)
-    assert remembered(cluster)["launch"]["ended"] == clock.now
+    assert remembered(cluster)["launch"]["expired_at"] == clock.now
 
     clock.now += 1000
     cluster.edit({"spec": {"runPolicy": {"suspend": False}}})
     look(cluster, history)
-    assert remembered(cluster)["launch"]["ended"] == 0.0
+    assert remembered(cluster)["launch"]["expired_at"] == 0.0
     clock.now += 89
     look(cluster, history)
     assert not suspended(cluster)

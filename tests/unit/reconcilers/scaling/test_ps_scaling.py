@@ -258,7 +258,7 @@ def whole_life(kind, *, looks, most):
             shown(cluster, store)
         cluster.look(store, looks)
     assert cluster.calls <= most
-    assert memory(cluster).scaling.kept
+    assert memory(cluster).scaling.verified
     return cluster.course
 
 
@@ -328,7 +328,7 @@ def test_servers_are_added_through_the_cycle(clock, history, alike, monkeypatch,
     assert cluster.course == [(2, 1), (2, 2)]
     assert cluster.told(SCALED) == ["PS 1 -> 2 replicas"]
     assert len(cluster.told(names.EVENT_SUSPENDED)) == 1
-    assert memory(cluster).scaling.kept
+    assert memory(cluster).scaling.verified
 
 
 def test_servers_that_bring_nothing_go_through_the_cycle_again(clock, history, alike):

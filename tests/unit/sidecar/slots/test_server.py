@@ -114,7 +114,7 @@ def test_a_slot_stays_pinned_until_its_reader_has_all(slots):
 
     async def ask():
         async with Served(slots, content).running() as served:
-            reader, writer = await served.request()
+            reader, writer = await served.ask()
             assert await reader.readexactly(len(content)) == content
             for _ in range(100):  # turns of the loop: the server has nothing left to do
                 await asyncio.sleep(0)
@@ -131,7 +131,7 @@ def test_a_reader_that_goes_away_frees_the_slot(slots, at):
 
     async def ask():
         async with Served(slots, CONTENT * 8).running() as served:
-            reader, writer = await served.request()
+            reader, writer = await served.ask()
             assert await reader.readexactly(at) == CONTENT[:at]
             writer.transport.abort()
             print(f"free after {await served.freed(within=30):.3f} s")
@@ -149,7 +149,7 @@ def test_a_reader_that_stands_still_loses_the_slot(slots, size):
         content = (CONTENT * 8)[:size]
         async with Served(slots, content, reader_seconds=1.0).running() as served:
             begun = time.monotonic()
-            _, writer = await served.request()
+            _, writer = await served.ask()
             await served.freed(within=60)
             assert time.monotonic() - begun > 0.5
             writer.transport.abort()

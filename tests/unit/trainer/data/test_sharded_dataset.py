@@ -110,7 +110,7 @@ def test_only_what_is_damaged_is_set_aside(sharded, monkeypatch, caplog):
     """A shuffled order has samples of all files in each batch: the others of it are read."""
     monkeypatch.setattr(
         lease_client,
-        "Desk",
+        "ShardDispatcher",
         functools.partial(ShardDispatcher, LeaseTerms(tries=2, retry_seconds=0.0)),
     )
     data = sharded(Damaged(20))
@@ -133,7 +133,7 @@ def test_of_a_damaged_parquet_file_the_other_row_groups_are_trained_on(
     path.write_bytes(content)
     monkeypatch.setattr(
         lease_client,
-        "Desk",
+        "ShardDispatcher",
         functools.partial(ShardDispatcher, LeaseTerms(tries=1, retry_seconds=0.0)),
     )
     data = sharded(TableRows(path), shard_size=20)

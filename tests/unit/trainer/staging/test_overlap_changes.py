@@ -413,7 +413,9 @@ def test_tensors_that_are_new_at_each_save_cost_no_look_at_the_others(scene, mon
     looked = []
     monkeypatch.setattr(overlap, "optimizer_only", lambda *_: looked.append("owned"))
     monkeypatch.setattr(
-        flatten_cache, "marks", lambda tensors: looked.append(len(tensors)) or _marks(tensors)
+        flatten_cache,
+        "tensor_specs",
+        lambda tensors: looked.append(len(tensors)) or _marks(tensors),
     )
     for step in (3, 4):
         expected = _whole(state)

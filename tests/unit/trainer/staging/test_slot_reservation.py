@@ -28,7 +28,7 @@ def pod(tmp_path):
 
 @pytest.fixture
 def arena(pod):
-    return Arena(pathlib.Path(pod.settings.home) / "arena" / "0")
+    return Arena(pathlib.Path(pod.settings.volume_path) / "arena" / "0")
 
 
 @pytest.fixture

@@ -36,11 +36,11 @@ def test_a_folder_is_found_by_its_text(parts):
     assert folder.name.startswith("step-000000000007-3.")
     part = parts.sync(folder)
     assert part.files == {name: len(content) for name, content in FILES.items()}
-    assert parts.find(SaveFolder.from_text(part.to_text())) == folder
+    assert parts.verify(SaveFolder.from_text(part.to_text())) == folder
     parts.remove(folder)
     with pytest.raises(errors.CorruptSnapshot, match="No such file"):
-        parts.find(part)
-    assert parts.find(parts.sync(other)) == other
+        parts.verify(part)
+    assert parts.verify(parts.sync(other)) == other
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_other_bytes_are_told(parts, name, content, says):
     part = parts.sync(folder := written(parts))
     (folder / name).write_bytes(content)
     with pytest.raises(errors.CorruptSnapshot, match=says):
-        parts.find(part)
+        parts.verify(part)
 
 
 @pytest.mark.parametrize(
