@@ -5,31 +5,32 @@
 ::
 
     RoverError
-    ├── InputError              the caller's input is wrong; exit code 2; nothing was created
-    │   ├── ManifestError       a manifest (file, key, value, what is allowed)
-    │   └── PolicyError         a ``rover-kf.io/*`` annotation (key, value, what is allowed)
-    ├── NoSuchJob             no such job in that namespace
-    ├── JobExists               a job of that name is already there; it is never overwritten
-    ├── JobFailed               the job ended without success
-    ├── WaitTimeout            the job did not get where it was waited for in time; it goes on
-    ├── Conflict                the object changed between the read and the write; read again
-    ├── ClusterUnavailable      the place where jobs run did not answer; retrying may help
+    ├── InputError               the caller's input is wrong; exit code 2; nothing was created
+    │   ├── ManifestError        a manifest (file, key, value, what is allowed)
+    │   └── PolicyError          a ``rover-kf.io/*`` annotation (key, value, what is allowed)
+    ├── NoSuchJob                no such job in that namespace
+    ├── JobExists                a job of that name is already there; it is never overwritten
+    ├── JobFailed                the job ended without success
+    ├── WaitTimeout              the job did not get where it was waited for in time
+    ├── Conflict                 the object changed between the read and the write; read again
+    ├── ClusterUnavailable       the place where jobs run did not answer; retrying may help
     │   ├── Unreachable          there is no way there from here
-    │   └── KindNotServed         it has no jobs of that kind
+    │   └── KindNotServed        it has no jobs of that kind
     ├── CheckpointError
-    │   ├── ArenaTooSmall       the state does not fit; says the size to set
-    │   ├── UnsupportedState    a value that cannot be stored without pickle, by its name
-    │   ├── IncompatibleState          what was saved is another script's; it is the same the next
-    time │   │   └── WrongWorldSize  a world of another size saved it, each rank its own │   ├──
-    CorruptSnapshot        bytes that are not a whole sealed snapshot; never restored │   └──
-    StorageError       a storage refused a write or a read │       └── CheckpointExists   that step
-    of that round is a checkpoint; its files stay ├── StreamLost            a stream cannot be read
-    on as it was: records are gone, or refused ├── DatasetReadError          a file of the data set
-    is gone, was changed, or cannot be read ├── ProtocolError            bytes from another process
-    that are not the message expected ├── SidecarUnavailable      the pod's sidecar did not answer
-    ├── RendezvousClosed        the coordinator ended the job's rendezvous ├── HistoryUnavailable
-    the history could not be read or written; training goes on └── TraceExportError          a
-    receiver of traces refused them or did not answer; send them again
+    │   ├── ArenaTooSmall        the state does not fit; says the size to set
+    │   ├── UnsupportedState     a value that cannot be stored without pickle, by its name
+    │   ├── IncompatibleState    another script's state; a retry does not help
+    │   │   └── WrongWorldSize   a world of another size saved it, each rank its own
+    │   ├── CorruptSnapshot      bytes that are not a whole sealed snapshot; never restored
+    │   └── StorageError         a storage refused a write or a read
+    │       └── CheckpointExists that step of that round is a checkpoint; its files stay
+    ├── StreamLost               a stream cannot resume: records are gone, or refused
+    ├── DatasetReadError         a file of the data set is gone, was changed, or cannot be read
+    ├── ProtocolError            bytes from another process that are not the message expected
+    ├── SidecarUnavailable       the pod's sidecar did not answer
+    ├── RendezvousClosed         the coordinator ended the job's rendezvous
+    ├── HistoryUnavailable       the history could not be read or written; training goes on
+    └── TraceExportError         a receiver of traces refused them or did not answer
 """
 
 from __future__ import annotations

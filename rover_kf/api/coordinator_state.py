@@ -13,7 +13,7 @@ import dataclasses
 from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.membership import Round
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Of CoordinatorState; raised only where a field changes its meaning."""
 
 

@@ -58,6 +58,7 @@ def text(made: Sequence[ReadableSpan]) -> str:
     It differs from protobuf's in two points: enumerations are numbers, and ids are hexadecimal.
     """
     document = MessageToDict(encode_spans(made), use_integers_for_enums=True)
+    document.setdefault("resourceSpans", [])  # a run without changes, too, has the list
     for part in document.get("resourceSpans", ()):
         for span in (span for scope in part["scopeSpans"] for span in scope["spans"]):
             span |= {key: base64.b64decode(span[key]).hex() for key in _IDS if key in span}

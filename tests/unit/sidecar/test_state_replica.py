@@ -8,7 +8,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.coordinator_state import CoordinatorState, RendezvousState
+from rover_kf.api.coordinator_state import STATE_VERSION, CoordinatorState, RendezvousState
 from rover_kf.sidecar.state_replica import REPLICA_FILE, StateFile, StateReplica
 from tests.support.pods import checkpoint_pod
 
@@ -60,7 +60,7 @@ def test_a_file_of_another_pod_or_version_is_not_read(settings):
     file = StateFile(settings.volume_path, "another", REPLICA_FILE)
     file.write(9, state(9, 1))
     assert StateFile(settings.volume_path, settings.pod_uid, REPLICA_FILE).read() is None
-    newer = codec.encode(state(9, 1)) | {"version": 2}
+    newer = codec.encode(state(9, 1)) | {"version": STATE_VERSION + 1}
     StateFile(settings.volume_path, settings.pod_uid, REPLICA_FILE).write(
         9, codec.decode(CoordinatorState, newer)
     )
