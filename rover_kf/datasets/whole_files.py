@@ -86,7 +86,7 @@ class FileDataset:
             return self._decode(sample)
         except errors.RoverError:
             raise
-        except Exception as cause:
+        except Exception as cause:  # decode is the user's and may raise anything
             told = f"{place.path(file.name)}: {type(cause).__name__}: {cause}"
             if self._stand_in is None:
                 raise errors.DatasetReadError(

@@ -136,7 +136,7 @@ class EventLoop:
             call = self.start(path, message, reply, timeout)
             try:
                 replied = self._wait_for(call, begun + limit)
-            except BaseException:
+            except BaseException:  # raised again; also an exit by a signal ends the call
                 call.cancel()
                 raise
             if replied.error is None:

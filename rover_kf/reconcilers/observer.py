@@ -60,15 +60,12 @@ class Observer:
         self._cluster, self._board, self._servers = cluster, board, servers
         self._history, self._policy_of, self._clock = history, policy_of, clock
 
-    def observe(
-        self, job: ObservedJob, memory: JobStatus, now: float
-    ) -> tuple[Observed, JobStatus]:
+    def observe(self, job: ObservedJob, memory: JobStatus) -> tuple[Observed, JobStatus]:
         """The job in this moment, and its annotation, adjusted if its coordinator is a new one.
 
         Args:
             job: as observed.
             memory: its annotation.
-            now: Unix seconds.
 
         Raises:
             ClusterUnavailable: the cluster did not answer.
@@ -93,9 +90,19 @@ class Observer:
         if seen.standalone_types and not job.suspended:
             told = self._servers.fetch(job.key, seen.standalone_types, pods)
             seen = dataclasses.replace(seen, standalone_statuses=told)
-        if ps_proposal.is_scalable(seen, memory):
-            seen = dataclasses.replace(seen, ps_model=self._history.fit_ps_model(job, now))
         return self._with_node_sizes(seen, memory), memory
+
+    def observe_history(self, seen: Observed, memory: JobStatus, now: float) -> Observed:
+        """The job with the model of its parameter servers, if its size may be changed.
+
+        Args:
+            seen: the job.
+            memory: its annotation, as read at the same time.
+            now: Unix seconds.
+        """
+        if not ps_proposal.is_scalable(seen, memory):
+            return seen
+        return dataclasses.replace(seen, ps_model=self._history.fit_ps_model(seen.job, now))
 
     def observe_capacity(self, seen: Observed, draft: ReconcilePlan, now: float) -> Observed:
         """The job with what is around it, if it would change, or might have to give way.

@@ -115,10 +115,12 @@ class Reconciler:
         memory = status_annotation.read(job)
         if job.finished and memory.has_emitted("recorded"):
             return ReconcileResult(job, None, memory.decision, None)
-        seen, memory = self._observer.observe(job, memory, now)
+        seen, memory = self._observer.observe(job, memory)
         if is_final_status_pending(seen, now):
             return ReconcileResult(job, None, memory.decision, RETRY_SECONDS)
         heard = self._clock()
+        # After it: a slow history must not delay the next tick.
+        seen = self._observer.observe_history(seen, memory, now)
         draft = propose(seen, memory, now)
         seen = self._observer.observe_capacity(seen, draft, now)
         rate = RequeueIntervals(self._jobs())

@@ -210,7 +210,7 @@ class Bucket:
     def _storage_errors(self, what: str) -> Iterator[None]:
         try:
             yield
-        except BaseException as cause:
+        except BaseException as cause:  # a panic of the client is no Exception
             if not _is_client_error(cause):
                 raise
             # Not chained: what the client knows of the request must reach no log.

@@ -236,7 +236,7 @@ class DirectoryStorage:
         self._files.remove(part)
         try:
             yield part, self._write(part, content)
-        except Exception:
+        except Exception:  # raised again, whatever it is
             # What could be written may be all the room that the next attempt needs.
             with contextlib.suppress(OSError):
                 self._files.remove(part)

@@ -60,17 +60,17 @@ class RemoteLeases:
         self._sidecar = sidecar
 
     def register(self, registration: RegisterData) -> RegisterReply:
-        """See Counter."""
+        """See LeaseClient."""
         path = names.PATH_DATA_REGISTER
         return self._sidecar.request(path, registration, RegisterReply, timeout=_TIMEOUT_SECONDS)
 
     def exchange(self, request: LeaseRequest) -> LeaseReply:
-        """See Counter."""
+        """See LeaseClient."""
         path = names.PATH_DATA_LEASE
         return self._sidecar.request(path, request, LeaseReply, timeout=_TIMEOUT_SECONDS)
 
     def progress(self, name: str, round_: int) -> DataProgress:
-        """See Counter."""
+        """See LeaseClient."""
         asked = ProgressRequest(name, round_)
         return self._sidecar.request(
             names.PATH_DATA_PROGRESS, asked, DataProgress, timeout=_TIMEOUT_SECONDS
@@ -84,7 +84,7 @@ class LocalLeases:
         self._dispatcher = ShardDispatcher()
 
     def register(self, registration: RegisterData) -> RegisterReply:
-        """See Counter."""
+        """See LeaseClient."""
         plan = _plan_for_rank(registration.plan, registration.rank, registration.world_size)
         progress = dataclasses.replace(
             registration.progress,
@@ -97,12 +97,12 @@ class LocalLeases:
         return self._dispatcher.register(alone, time.monotonic())
 
     def exchange(self, request: LeaseRequest) -> LeaseReply:
-        """See Counter."""
+        """See LeaseClient."""
         self._dispatcher.tick(time.monotonic())
         return self._dispatcher.handle_request(request, time.monotonic())
 
     def progress(self, name: str, round_: int) -> DataProgress:
-        """See Counter."""
+        """See LeaseClient."""
         return self._dispatcher.progress(name, round_)
 
 
