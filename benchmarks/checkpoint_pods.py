@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pod of several DDP ranks, with a copy a rank or one for all of them (checkpoint.copy-per).
+"""A pod of several DDP ranks that save at the same time.
 
-``make bench-checkpoint-pods`` writes build/bench/checkpoint-pods.json and prints a table. The two
-ways take turns, each pass with a pod of its own: a sidecar as in the cluster, and a process a rank.
-All ranks save at the same time and copy at once; before each save every rank copies the same bytes
-flat, all of them together, which is the floor of a copy a rank. The restore is of new processes,
-from the pod's memory. Of ranks the slowest counts.
+``make bench-checkpoint-pods`` writes build/bench/checkpoint-pods.json and prints a table. Each pass
+has a pod of its own: a sidecar as in the cluster, and a process a rank. All ranks save at the same
+time and copy at once; before each save every rank copies the same bytes flat, all of them together,
+which is the floor of a copy a rank. The restore is of new processes, from the pod's memory. Of
+ranks the slowest counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from rover_kf.api import names
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 
-WAYS = ("rank", "pod")
 FIRST = 2
 """Saves of each pass that are not counted: slots are made and the state becomes known."""
 NEVER = "1e9"
@@ -46,13 +45,12 @@ class BenchmarkPod:
     """A sidecar and, one after the other, two lives of its ranks.
 
     Args:
-        way: whose slots have what all ranks hold alike.
         given: the command line.
         folder: for its files.
     """
 
-    def __init__(self, way: str, given: argparse.Namespace, folder: pathlib.Path) -> None:
-        self._way, self._given, self._folder = way, given, folder
+    def __init__(self, given: argparse.Namespace, folder: pathlib.Path) -> None:
+        self._given, self._folder = given, folder
         self._home = pathlib.Path(tempfile.mkdtemp(prefix="pods-", dir="/dev/shm"))
 
     def measured(self) -> dict[str, list[float]]:
@@ -80,8 +78,7 @@ class BenchmarkPod:
         for rank in range(size):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MEETING": str(meeting)}
             world = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
-            way = {names.ENV_CHECKPOINT_COPY_PER: self._way}
-            environment = {**os.environ, **sidecar.trainer(round_), **own, **world, **way}
+            environment = {**os.environ, **sidecar.trainer(round_), **own, **world}
             command = [*map(str, line)]
             ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
         told = [rank.communicate()[0] for rank in ranks]
@@ -152,32 +149,20 @@ def main() -> None:
     if given.rank:
         print(json.dumps(train(given)))
         return
-    found: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
+    found: dict[str, list[float]] = {}
     for _ in range(given.passes):
-        for way, figures in found.items():
-            with tempfile.TemporaryDirectory(prefix="pods-") as folder:
-                for key, values in (
-                    BenchmarkPod(way, given, pathlib.Path(folder)).measured().items()
-                ):
-                    figures.setdefault(key, []).extend(values)
-    report = {"ranks": given.ranks, "state_mib": given.mebibytes, "ways": _medians(found)}
+        with tempfile.TemporaryDirectory(prefix="pods-") as folder:
+            for key, values in BenchmarkPod(given, pathlib.Path(folder)).measured().items():
+                found.setdefault(key, []).extend(values)
+    medians = {key: round(statistics.median(values), 1) for key, values in found.items()}
+    report = {"ranks": given.ranks, "state_mib": given.mebibytes, **medians}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"a pod of {given.ranks} ranks, {given.mebibytes} MiB in {given.tensors} tensors each\n")
-    print(
-        "| a copy per | copies of all ranks at once | save | restore | slots, MiB | sidecar, MiB |"
-    )
-    print("| --- | --- | --- | --- | --- | --- |")
-    for way, one in report["ways"].items():
-        print(f"| {way} | {one['floor_copy_ms']} | {one['save_ms']} | {one['restore_ms']} "
-              f"| {one['slots_mib']} | {one['sidecar_mib']} |")  # fmt: skip
-
-
-def _medians(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
-    return {
-        way: {key: round(statistics.median(values), 1) for key, values in figures.items()}
-        for way, figures in found.items()
-    }
+    print("| copies of all ranks at once | save | restore | slots, MiB | sidecar, MiB |")
+    print("| --- | --- | --- | --- | --- |")
+    print(f"| {medians['floor_copy_ms']} | {medians['save_ms']} | {medians['restore_ms']} "
+          f"| {medians['slots_mib']} | {medians['sidecar_mib']} |")  # fmt: skip
 
 
 if __name__ == "__main__":

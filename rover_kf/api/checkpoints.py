@@ -51,9 +51,6 @@ class SlotSealed:
     """Not a save: the rank goes on from this slot in the round."""
     origin_round: int = 0
     """Round in which what was restored came to be; 0: this one."""
-    ranks: int = 1
-    """Of its pod that start from this slot, as far as all ranks hold the same: the rank alone, or
-    all of them; 0: a light slot, beside that of the pod's first rank."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,9 +91,6 @@ class RestoreRequest:
     rejected: tuple[RejectedStep, ...] = ()
     """What it was given in this round and could not take: an older step is wanted. Only of a world
     of one process, which holds but a part of its state itself."""
-    ranks: int = 1
-    """Of its pod that start from this one's slot, as far as all ranks hold the same: itself alone,
-    or all of its pod; 0: it starts from the slot of the pod's first rank."""
     plain_data_only: bool = False
     """Plain data is wanted and nothing else: no slot is filled."""
 
@@ -113,11 +107,6 @@ class RestoreReply:
     snapshot_bytes: int = 0
     checksum: int = 0
     """CRC-32C of those bytes, as the sidecar computed it after the seal."""
-    shared_path: str = ""
-    """Slot file of the pod's first rank, which has what every rank holds alike; empty: the first
-    one has it."""
-    shared_bytes: int = 0
-    """Of the snapshot in it."""
     plain_data: str = ""
     """JSON of what is no tensor, where that alone was asked for: there is no path then."""
 
@@ -167,8 +156,6 @@ class SlotInfo:
     """Kubernetes node of the pod."""
     replica: bool = False
     """A copy of another pod's slot."""
-    ranks: int = 1
-    """As in Sealed; of light slots alone no state is put together."""
 
     @property
     def path_segment(self) -> str:
@@ -230,8 +217,6 @@ class RankPersisted:
     storage_seconds: float = 0.0
     """Of persist_seconds, what the storage took: without waits for the bandwidth cap; 0: the file
     was there already."""
-    ranks: int = 1
-    """Whose shares of the shared tensors are in it: the rank's and so many less one after it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

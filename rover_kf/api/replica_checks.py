@@ -39,8 +39,6 @@ class ReplicaDigest:
     """CRC-32 of their names and checksums; None: the slot was overwritten, do not wait for it."""
     listing: tuple[TensorChecksum, ...] = ()
     """Only when it was asked for, and bounded (checkpoint.divergence.listed)."""
-    ranks: int = 1
-    """For which it stands: the rank, or all of its pod, which keep these tensors once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

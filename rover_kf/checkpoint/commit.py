@@ -74,13 +74,6 @@ def report(log: CommitLog, durable: RankPersisted, *, now: float) -> CommitOutco
     )
     if len(reports) < durable.world_size:
         return CommitOutcome(moved, accepted=True)
-    if not _is_complete(reports):
-        # Such as pods that do not agree on whether they keep alike tensors once.
-        shares = {item.rank: item.ranks for item in reports}
-        reason = (
-            f"shares of the tensors that ranks hold alike are lacking, or twice there: {shares}"
-        )
-        return CommitOutcome(moved, accepted=False, reason=reason, is_mismatch=True)
     return CommitOutcome(moved, accepted=True, manifest=_manifest(reports, now))
 
 
@@ -156,12 +149,6 @@ def _reject_mismatch(log: CommitLog, first: RankPersisted, durable: RankPersiste
         "make the Checkpointer with replicated=False where each has a model of its own"
     )
     return CommitOutcome(log, accepted=False, reason=reason, is_mismatch=True)
-
-
-def _is_complete(reports: tuple[RankPersisted, ...]) -> bool:
-    """Whether each rank's share of the shared tensors is in one file."""
-    written = [rank for item in reports for rank in range(item.rank, item.rank + item.ranks)]
-    return sorted(written) == list(range(reports[0].world_size))
 
 
 def _manifest(reports: tuple[RankPersisted, ...], now: float) -> Manifest:

@@ -12,7 +12,11 @@ from rover_kf import errors
 from rover_kf.checkpoint.format import plain_data, snapshot
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.format.snapshot import Snapshot
-from rover_kf.checkpoint.format.tensor_layout import read_tensor_layout
+from rover_kf.checkpoint.format.tensor_layout import (
+    LAYOUT_KEY,
+    TensorLayout,
+    read_tensor_layout,
+)
 from rover_kf.checkpoint.resharding import assembly
 from rover_kf.checkpoint.resharding.assembly import Assembly
 from rover_kf.checkpoint.resharding.copy_runs import scatter
@@ -94,8 +98,8 @@ class ConsolidatedState:
         """
         heads = {file.rank: head for file, head in zip(self.files, self.headers, strict=True)}
         file = _order_files(self.manifest, rank)[0]
-        found = (file,), (heads[rank],)
-        return _assemble(self.storage, self.folder, self.manifest, *found, ranks=0)
+        head = _rank_local_header(heads[rank])
+        return _assemble(self.storage, self.folder, self.manifest, (file,), (head,))
 
     def fill(self, target: memoryview) -> None:
         """Write the put-together snapshot; every file that is needed is read and verified.
@@ -149,6 +153,16 @@ def _read_header(storage: Storage, folder: CheckpointFolder, file: RankFile) -> 
     return found
 
 
+def _rank_local_header(head: Snapshot) -> Snapshot:
+    """The header without tensors that other ranks hold, or hold parts of."""
+    local = read_tensor_layout(head).rank_local
+    return dataclasses.replace(
+        head,
+        metadata={**head.metadata, LAYOUT_KEY: TensorLayout(local).to_text()},
+        tensors={name: place for name, place in head.tensors.items() if name in local},
+    )
+
+
 def _order_files(content: Manifest, rank: int) -> tuple[RankFile, ...]:
     ranks = [file.rank for file in content.files]
     if rank not in ranks:
@@ -165,11 +179,9 @@ def _assemble(
     content: Manifest,
     files: tuple[RankFile, ...],
     heads: tuple[Snapshot, ...],
-    *,
-    ranks: int = 1,
 ) -> ConsolidatedState:
     try:
-        made = assembly.plan(heads, 0, ranks=ranks)
+        made = assembly.plan(heads, 0)
     except errors.CheckpointError as error:  # which of the files is wrong nothing tells
         raise errors.CheckpointError(f"{folder.location}: {error}") from error
     found = snapshot.read(made.header, made.length)

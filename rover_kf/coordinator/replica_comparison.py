@@ -119,11 +119,6 @@ class _StepComparison:
     listings: dict[int, tuple[TensorChecksum, ...]] = dataclasses.field(default_factory=dict)
 
     @property
-    def ranks(self) -> int:
-        """For which those who have reported stand."""
-        return sum(told.ranks for told in self.digests.values())
-
-    @property
     def listing_ranks(self) -> tuple[int, ...]:
         """Ranks whose listings are needed."""
         return (
@@ -170,7 +165,7 @@ class ReplicaComparison:
 
         The first save that this coordinator hears of, and every so many after it.
         """
-        alone = sealed.world_size == sealed.ranks or not sealed.replicated
+        alone = sealed.world_size == 1 or not sealed.replicated
         if not self._every or alone or sealed.restored:
             return False
         key = (sealed.round, sealed.step)
@@ -200,7 +195,7 @@ class ReplicaComparison:
         check = self._get_comparison(key)
         if check.grouping is None:
             check.digests[told.rank], check.updated_at = told, self._clock()
-        if check.ranks >= told.world_size:
+        if len(check.digests) >= told.world_size:
             self._compare(key, check)
             self._poll.notify()
 
@@ -226,10 +221,9 @@ class ReplicaComparison:
         if not check.grouping.is_unanimous:
             return
         self._open.pop(key, None)
-        all_told = len(found) == len(check.digests)
-        if all_told and all(check.ranks >= told.world_size for told in check.digests.values()):
+        if all(len(found) >= told.world_size for told in check.digests.values()):
             self._equal_step = key[1]
-            _log.info("step %d: %d ranks hold the same", key[1], check.ranks)
+            _log.info("step %d: %d ranks hold the same", key[1], len(found))
 
     def _add_listing(self, key: Key, digest: ReplicaDigest) -> None:
         check = self._open.get(key)

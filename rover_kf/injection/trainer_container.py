@@ -15,7 +15,6 @@ PYTHONPATH = "PYTHONPATH"
 _MANAGED = (
     names.ENV_HOME,
     names.ENV_CHECKPOINT_EVERY,
-    names.ENV_CHECKPOINT_COPY_PER,
     names.ENV_GRACE,
     names.ENV_SERVES,
     names.ENV_MEMORY_MAX,
@@ -35,9 +34,6 @@ def apply(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
             {"name": names.ENV_HOME, "value": names.HOME},
             {"name": names.ENV_CHECKPOINT_EVERY, "value": str(plan.policy.checkpoint.every)},
         ]
-        if plan.policy.checkpoint.copy_per == names.COPY_PER_POD:
-            copy = {"name": names.ENV_CHECKPOINT_COPY_PER, "value": names.COPY_PER_POD}
-            variables.append(copy)
         if grace != lifecycle.GRACE_SECONDS:
             variables.append({"name": names.ENV_GRACE, "value": str(grace)})
         if plan.is_server:

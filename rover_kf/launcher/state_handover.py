@@ -59,4 +59,4 @@ def _has_rank_local_state(shared_dir: pathlib.Path) -> bool:
     """Whether a slot here has what other ranks' slots have not."""
     folders = [path.parent for path in (shared_dir / names.ARENA_DIR).glob("[0-9]*/control")]
     newest = [seal for folder in folders for seal in Arena(folder).sealed()[:1]]
-    return any(not seal.replicated for seal in newest if seal.ranks)
+    return any(not seal.replicated for seal in newest)

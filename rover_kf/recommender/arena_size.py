@@ -21,17 +21,14 @@ MARGIN = 1.1
 
 def recommend_arena(evidence: SizeEvidence) -> Quantity:
     """Bytes of all snapshots of a pod in memory."""
-    ranks, slots = evidence.snapshot_savers(), evidence.slots()
+    ranks, slots = evidence.job.signature.processes_per_node, evidence.slots()
     sizes = evidence.snapshots()
     measured = evidence.profile.snapshot_bytes if evidence.profile is not None else None
     if sizes or measured:
         largest = max([sample.value for sample in sizes] or [float(measured or 0)])
         target = round_up_mib(largest * slots * ranks * MARGIN)
         size = f"{largest / MIB:.1f} MiB"
-        why = (
-            f"{slots} slots of {size} for each of {ranks} processes, and 10 "
-            f"%{_describe_sharing(evidence)}"
-        )
+        why = f"{slots} slots of {size} for each of {ranks} processes, and 10 %"
         low = largest * slots * ranks
         if sizes:
             return from_samples("arena", target, (low, target * 1.25), sizes, why)
@@ -72,13 +69,3 @@ def recommend_replica_arena(evidence: SizeEvidence, arena: Quantity) -> Quantity
         "alike had sharded state, which is lost with its pod otherwise"
     )
     return from_single("replica", target, (low, high), "history", why, samples=layout.weight)
-
-
-def _describe_sharing(evidence: SizeEvidence) -> str:
-    """What is to be said where the processes of a pod hold the same."""
-    layout, ranks = evidence.layout(), evidence.job.signature.processes_per_node
-    if ranks == 1 or layout is None or not layout.record.replicated:
-        return ""
-    if evidence.job.copy_per_pod:
-        return f"; the pod's {ranks} processes keep what they hold alike once"
-    return f"; with the annotation checkpoint.copy-per: pod one {ranks}th of it is enough"

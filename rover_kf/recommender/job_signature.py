@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import JobSignature, ServerSetup
 from rover_kf.injection import adapters, command, quantities, sizing, storage_mount
@@ -35,8 +34,6 @@ class JobSpec:
     """Whether the annotation is there."""
     arena_bytes: int | None = None
     """The annotation; None if it is not there."""
-    copy_per_pod: bool = False
-    """Whether a pod's ranks keep what they hold alike once."""
     persist_seconds: float = 60.0
     """Least time between two persists; at least 1."""
     storage: str = ""
@@ -83,7 +80,6 @@ def from_manifest(manifest: Manifest, *, source: str = "manifest") -> JobSpec:
         checkpoint_every=policy.checkpoint.every,
         states_every="every" in policy.checkpoint.model_fields_set,
         arena_bytes=policy.checkpoint.arena,
-        copy_per_pod=policy.checkpoint.copy_per == names.COPY_PER_POD,
         persist_seconds=max(1.0, policy.checkpoint.persist_seconds),
         storage=storage_mount.identity(
             policy.checkpoint.path, trainer, leader.spec["template"]["spec"], signature.namespace

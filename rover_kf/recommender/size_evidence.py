@@ -62,13 +62,6 @@ class SizeEvidence:
         layout = self.layout()
         return SLOTS + (0 if layout is None or layout.record.replicated else 1)
 
-    def snapshot_savers(self) -> int:
-        """Processes of a pod that keep a whole snapshot each."""
-        layout, alike = self.layout(), self.job.copy_per_pod
-        if alike and (layout is None or layout.record.replicated):
-            return 1
-        return self.job.signature.processes_per_node
-
     def snapshots(self) -> tuple[similar_runs.WeightedSample, ...]:
         """Bytes of a rank's snapshot, as runs alike had it: at least at this job's size.
 

@@ -68,8 +68,7 @@ def newest_sealed(slots: PodSlots) -> list[SlotSealed]:
 
 def _is_restorable_as(seal: Seal, now: RankAssignment) -> bool:
     """Whether a rank goes on from it as it is; a restore that was cut off may have changed none."""
-    of_any = seal.replicated or not seal.ranks
-    return of_any or (seal.rank, seal.world_size) == (now.rank, now.world_size)
+    return seal.replicated or (seal.rank, seal.world_size) == (now.rank, now.world_size)
 
 
 def restored_report(local_rank: int, seal: Seal, now: RankAssignment) -> SlotSealed:

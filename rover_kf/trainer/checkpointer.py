@@ -154,7 +154,7 @@ class Checkpointer:
         with gc_paused():
             reply = self._restore_into(state, self._restore_client)
         known = reply.snapshot_bytes if reply.step is not None else None
-        self._stager.prepare(state, known, without_replicated=bool(reply.shared_path))
+        self._stager.prepare(state, known)
         self._last_step_at = time.monotonic()
         self._steps.record_restored(reply.step)
         return self._steps.last
@@ -164,8 +164,7 @@ class Checkpointer:
         threads = cpu_quota.threads_per_process(self._settings.local_world_size)
         with RestorePrefetch(self._settings, state, shards, threads) as anticipation:
             wanted = shards.requested_boxes()
-            ranks = 1 if wanted else self._slot_ranks
-            reply = client.request_slot(wanted, anticipation.prefetch, ranks=ranks)
+            reply = client.request_slot(wanted, anticipation.prefetch)
             if reply.step is not None:
                 anticipation.finish(reply)
                 self.restored_from = reply.source
@@ -186,7 +185,7 @@ class Checkpointer:
             self._inactive.warn_once()
             return None
         self._begin_restore()
-        found: dict[str, object] | None = self._restore_client.peek(self._slot_ranks)
+        found: dict[str, object] | None = self._restore_client.peek()
         return found
 
     def bring(self, boxes: tuple[RequestedBoxes, ...] = ()) -> RestoreReply:
@@ -416,10 +415,6 @@ class Checkpointer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    @property
-    def _slot_ranks(self) -> int:
-        return self._settings.slot_ranks if self._replicated else 1
 
     @property
     def is_late(self) -> bool:

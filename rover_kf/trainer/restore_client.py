@@ -55,8 +55,6 @@ class RestoreClient:
         boxes: tuple[RequestedBoxes, ...] = (),
         meanwhile: Meanwhile | None = None,
         refused: tuple[RejectedStep, ...] = (),
-        *,
-        ranks: int = 1,
     ) -> RestoreReply:
         """Have a slot filled with the step that all ranks have in common.
 
@@ -65,27 +63,21 @@ class RestoreClient:
             meanwhile: what to do while the sidecar looks for it.
             refused: steps that were brought in this round and could not be taken, the newest
                 refusal last; only in a world of one process.
-            ranks: of the pod that start from the slot (rover_kf.checkpoint.format.tensor_layout);
-            0: it has what
-                is this rank's own, and ``lead`` of the reply names that which has the rest.
 
         Raises:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
-        return self._request(boxes, meanwhile, refused, ranks)
+        return self._request(boxes, meanwhile, refused)
 
-    def peek(self, ranks: int = 1) -> Any:
+    def peek(self) -> Any:
         """The plain values of what ``bring`` brings, its tensors as None; None: there is nothing.
 
-        Args:
-            ranks: as ``bring`` will be given.
-
         Raises:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
-        reply = self._request((), ranks=ranks, peek_only=True)
+        reply = self._request((), peek_only=True)
         if reply.step is None:
             return None
         return plain_data.decode(json.loads(reply.plain_data), lambda _: None)
@@ -95,7 +87,6 @@ class RestoreClient:
         boxes: tuple[RequestedBoxes, ...],
         meanwhile: Meanwhile | None = None,
         refused: tuple[RejectedStep, ...] = (),
-        ranks: int = 1,
         *,
         peek_only: bool = False,
     ) -> RestoreReply:
@@ -109,7 +100,6 @@ class RestoreClient:
                 settings.round,
                 boxes,
                 refused,
-                ranks,
                 peek_only,
             ),
             RestoreReply,
@@ -128,26 +118,16 @@ class LocalPeek:
     snapshot: Snapshot
     buffer: mmap.mmap
     """Its bytes; they are the snapshot's as long as the seal stands."""
-    shared: LocalPeek | None = None
-    """Of the pod's first rank, where that has what all ranks hold alike."""
 
 
 def peek_local(settings: TrainerSettings) -> LocalPeek | None:
     """The newest step in this rank's own memory, which most often is the one to go on from."""
     if settings.shared_dir is None:
         return None
-    arenas = settings.shared_dir / names.ARENA_DIR
-    arena = Arena(arenas / str(settings.local_rank))
+    arena = Arena(settings.shared_dir / names.ARENA_DIR / str(settings.local_rank))
     try:
-        for seal in arena.sealed():
-            seen = _peek_slot(arena, seal)
-            if seal.ranks:
-                return seen
-            first = Arena(arenas / "0")
-            for other in first.find_seals(seal.step, seal.round):
-                if other.ranks:
-                    return dataclasses.replace(seen, shared=_peek_slot(first, other))
-            return None
+        seals = arena.sealed()
+        return _peek_slot(arena, seals[0]) if seals else None
     except (OSError, ValueError, errors.CorruptSnapshot) as reason:
         _log.debug("nothing to see in %s: %s", arena.directory, reason)
     return None
@@ -157,27 +137,6 @@ def _peek_slot(arena: Arena, seal: Seal) -> LocalPeek:
     path = arena.slot_path(seal.slot)
     with path.open("rb") as file:
         return LocalPeek(path, seal, *_read(file.fileno(), seal.length))
-
-
-@contextlib.contextmanager
-def open_shared_slot(
-    reply: RestoreReply, peeked: LocalPeek | None = None
-) -> Iterator[tuple[Snapshot, mmap.mmap] | None]:
-    """The slot of the pod's first rank, where that has the rest; pinned meanwhile.
-
-    Args:
-        reply: the sidecar's.
-        peeked: as for ``opened``.
-
-    Raises:
-        CorruptSnapshot: the slot no longer holds that step.
-    """
-    if not reply.shared_path:
-        yield None
-        return
-    first = dataclasses.replace(reply, path=reply.shared_path, snapshot_bytes=reply.shared_bytes)
-    with open_slot(first, peeked.shared if peeked else None) as found:
-        yield found
 
 
 @contextlib.contextmanager

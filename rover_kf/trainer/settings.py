@@ -36,18 +36,6 @@ class TrainerSettings:
     """The job's folder that its parameter servers write their variables to; None: they do not."""
     launcher: int = 0
     """Process number of what all training processes of this pod descend from; 0: there is none."""
-    copy_per_pod: bool = False
-    """Whether what all ranks hold alike (DDP) is in the slot of the pod's first rank alone."""
-
-    @property
-    def slot_ranks(self) -> int:
-        """Of the pod that start from this one's slot, as far as all ranks hold the same; 0: none.
-
-        See rover_kf.checkpoint.format.tensor_layout.
-        """
-        if not self.copy_per_pod:
-            return 1
-        return 0 if self.local_rank else self.local_world_size
 
 
 def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
@@ -75,7 +63,6 @@ def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
         resting=_path(given, names.ENV_RESTING),
         shards=_path(given, names.ENV_CHECKPOINT_SHARDS),
         launcher=_number(given, names.ENV_LAUNCHER, 0),
-        copy_per_pod=given.get(names.ENV_CHECKPOINT_COPY_PER) == names.COPY_PER_POD,
     )
 
 

@@ -92,7 +92,6 @@ class StepReporter:
             snapshot_bytes=seal.length,
             replicated=seal.replicated,
             pieces=seal.pieces,
-            ranks=seal.ranks,
             copy_seconds=copy_seconds,
         )
         self._seals.append(message)

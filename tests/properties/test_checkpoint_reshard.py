@@ -69,11 +69,9 @@ def assembled(
     own: int,
     wanted: tuple[RequestedBoxes, ...] = (),
     block: int = 7,
-    *,
-    ranks: int = 1,
 ):
     """What a rank gets, moved in blocks of a few bytes."""
-    made = assembly.plan([snapshot.read(file) for file in files], own, wanted, ranks=ranks)
+    made = assembly.plan([snapshot.read(file) for file in files], own, wanted)
     target = bytearray(made.header.ljust(made.length, b"\xee"))
     for file, copies in zip(files, made.copies, strict=True):
         for at in range(0, len(file), block):
@@ -118,72 +116,6 @@ def test_a_shared_state_is_written_once_and_comes_back_whole(state, world_size, 
     for name, array in state.items():
         np.testing.assert_array_equal(found[name], array)
     np.testing.assert_array_equal(found["rng"], own["rng"] + rank)
-
-
-def pod_slots(state: dict[str, np.ndarray], pods: list[tuple[int, bool]]) -> list[bytes]:
-    """Slots of pods of so many ranks, which keep the state once or once a rank; each has a tensor
-    of its own."""
-    shared = [Entry(name, type_of(a), a.shape, a.itemsize) for name, a in state.items()]
-    common = write_shares.replicated_crc(snapshot.sort_entries(shared))
-    slots: list[bytes] = []
-    for count, once in pods:
-        for local_rank in range(count):
-            ranks = 1 if not once else 0 if local_rank else count
-            kinds = TensorLayout(
-                frozenset({"rng"}), writes_for_ranks=ranks, replicated_crc=0 if ranks else common
-            )
-            own = {"rng": np.arange(5, dtype=np.uint8) + len(slots)}
-            slots.append(make_file((state if ranks else {}) | own, kinds))
-    return slots
-
-
-@EXAMPLES
-@given(
-    states(),
-    st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=3),
-    st.integers(0, 200),
-    st.data(),
-)
-def test_pods_that_keep_a_state_once_write_it_once(state, pods, small, data):
-    """Pods of any numbers of ranks, some with a copy a rank: their files hold each byte once, all
-    agree on what is shared, and any rank gets the whole, or its own alone."""
-    slots = pod_slots(state, pods)
-    world_size = len(slots)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_shares, "SMALL_BYTES", small)
-        shares = [
-            write_shares.plan_share(snapshot.read(s), r, world_size) for r, s in enumerate(slots)
-        ]
-        files = [written(slot, rank, world_size) for rank, slot in enumerate(slots)]
-    assert len({share.replicated_crc for share in shares}) == 1
-    covered = [rank + n for rank, share in enumerate(shares) for n in range(share.writes_for_ranks)]
-    assert covered == list(range(world_size))
-    stored = sum(a.nbytes for file in files for n, a in read_file(file).items() if n != "rng")
-    assert stored == sum(array.nbytes for array in state.values())
-    rank = data.draw(st.integers(0, world_size - 1))
-    for ranks in (2, 0):
-        made = assembled(files, rank, block=data.draw(st.integers(1, 999)), ranks=ranks)
-        found, kinds = read_file(made), read_tensor_layout(snapshot.read(made))
-        assert (kinds.writes_for_ranks, kinds.rank_local) == (ranks, {"rng"})
-        assert found.keys() == (state.keys() if ranks else set()) | {"rng"}
-        assert all(np.array_equal(found[name], state[name]) for name in found.keys() - {"rng"})
-        np.testing.assert_array_equal(found["rng"], np.arange(5, dtype=np.uint8) + rank)
-
-
-def test_a_light_snapshot_made_of_a_whole_one_agrees_with_it():
-    """What it leaves out is what the whole one has, in that one's order."""
-    state = {
-        "a": np.zeros(3, np.float32),
-        "b": np.zeros((2, 64), np.int64),
-        "c": np.zeros(1, np.uint8),
-    }
-    (whole, _) = pod_slots(state, [(2, True)])
-    light = assembled([whole], 0, ranks=0)
-    shares = [
-        write_shares.plan_share(snapshot.read(slot), r, 2) for r, slot in enumerate((whole, light))
-    ]
-    assert [share.writes_for_ranks for share in shares] == [2, 0]
-    assert shares[0].replicated_crc == shares[1].replicated_crc
 
 
 def cut(array: np.ndarray, parts: int, axis: int) -> list[tuple[tuple[int, ...], np.ndarray]]:
@@ -302,12 +234,7 @@ def test_all_boxes_of_two_cuts_overlap_in_all_elements(rows, columns, parts):
 
 def test_kinds_survive_their_text():
     """What the trainer writes the sidecar reads."""
-    kinds = TensorLayout(
-        frozenset({"a"}),
-        {"b": TensorShard((3, 4), (1, 0), 2)},
-        writes_for_ranks=0,
-        replicated_crc=7,
-    )
+    kinds = TensorLayout(frozenset({"a"}), {"b": TensorShard((3, 4), (1, 0), 2)})
     data = make_file({"a": np.zeros(1, np.uint8), "b": np.zeros((2, 4), np.uint8)}, kinds)
     assert read_tensor_layout(snapshot.read(data)) == kinds
     assert dataclasses.replace(kinds, rank_local=frozenset()) != kinds

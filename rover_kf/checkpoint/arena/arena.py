@@ -55,7 +55,6 @@ class SlotWrite:
         round_: int,
         replicated: bool,
         pieces: bool = False,
-        ranks: int = 1,
     ) -> Seal:
         """Say that the slot's first ``length`` bytes are the whole snapshot of ``step``."""
         seal = Seal(
@@ -69,7 +68,6 @@ class SlotWrite:
             round=round_,
             replicated=replicated,
             pieces=pieces,
-            ranks=ranks,
         )
         self._record.write(seal)
         return seal
@@ -141,15 +139,6 @@ class Arena:
         """Records of slots that hold a whole snapshot, newest first."""
         found = [seal for seal in self.record.read() if seal is not None and seal.sealed]
         return tuple(sorted(found, key=lambda seal: -seal.sequence))
-
-    def find_seals(self, step: int | None, round_: int) -> tuple[Seal, ...]:
-        """Records of slots that hold one state, newest first.
-
-        Args:
-            step: its number.
-            round_: in which it came to be.
-        """
-        return tuple(s for s in self.sealed() if (s.step, s.round) == (step, round_))
 
     def pin(self, seal: Seal) -> Pin:
         """Keep a sealed slot from being overwritten, from now on.

@@ -26,8 +26,8 @@ SLOTS = (0, 1)
 
 _MAGIC, _VERSION = b"ROVERSL1", 1
 _CHECKSUM_MAGIC = b"ROVERCRC"
-_SEALED, _REPLICATED, _PIECES, _LIGHT = 1, 2, 4, 8
-_RECORD = struct.Struct("<8sHHIQQQIIII")
+_SEALED, _REPLICATED, _PIECES = 1, 2, 4
+_RECORD = struct.Struct("<8sHHIQQQIII")
 _CHECKSUM_RECORD = struct.Struct("<8sIIQ")
 _CRC = struct.Struct("<I")
 _STRIDE, _CHECKSUM_OFFSET = 512, 256
@@ -55,9 +55,6 @@ class Seal:
     """This slot alone has all that any rank needs."""
     pieces: bool = False
     """All ranks' slots together have what a world of any size needs."""
-    ranks: int = 1
-    """Of the pod that start from this slot, as far as all ranks hold the same: its own alone, or
-    all of them; 0: a light slot, beside that of the pod's first rank."""
 
 
 class SlotRecord:
@@ -85,11 +82,10 @@ class SlotRecord:
             (_SEALED if seal.sealed else 0)
             | (_REPLICATED if seal.replicated else 0)
             | (_PIECES if seal.pieces else 0)
-            | (0 if seal.ranks else _LIGHT)
         )
         body = _RECORD.pack(
             _MAGIC, _VERSION, seal.slot, flags, seal.sequence, seal.step, seal.length,
-            seal.rank, seal.world_size, seal.round, seal.ranks,
+            seal.rank, seal.world_size, seal.round,
         )  # fmt: skip
         self._write_bytes(body + _CRC.pack(zlib.crc32(body)), seal.slot * _STRIDE)
 
@@ -136,9 +132,7 @@ def _decode(slot: int, data: bytes) -> Seal | None:
     body, crc = data[: _RECORD.size], data[_RECORD.size : _RECORD.size + _CRC.size]
     if len(body) < _RECORD.size or crc != _CRC.pack(zlib.crc32(body)):
         return None
-    magic, version, own, flags, sequence, step, length, rank, world, number, ranks = _RECORD.unpack(
-        body
-    )
+    magic, version, own, flags, sequence, step, length, rank, world, number = _RECORD.unpack(body)
     if (magic, version, own) != (_MAGIC, _VERSION, slot):
         return None
     return Seal(
@@ -152,5 +146,4 @@ def _decode(slot: int, data: bytes) -> Seal | None:
         round=number,
         replicated=bool(flags & _REPLICATED),
         pieces=bool(flags & _PIECES),
-        ranks=0 if flags & _LIGHT else ranks or 1,  # which older writers left at 0
     )

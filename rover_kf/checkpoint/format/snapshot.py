@@ -123,7 +123,7 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> SnapshotLayou
     Raises:
         UnsupportedState: the header would be too long to be read again.
     """
-    ordered = sort_entries(entries)
+    ordered = _sort_entries(entries)
     begins = list(itertools.accumulate((entry.nbytes for entry in ordered), initial=0))
     # Offsets in the header are relative to the data, so the text does not depend on its own size.
     relative = [PlacedTensor(e, b, b + e.nbytes) for e, b in zip(ordered, begins, strict=False)]
@@ -136,7 +136,7 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> SnapshotLayou
     return SnapshotLayout(placed, data_begin, data_begin + begins[-1], listing, types)
 
 
-def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
+def _sort_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Tensors as a file has them."""
     return sorted(entries, key=lambda entry: (entry.nbytes % ALIGNMENT != 0, -entry.width))
 

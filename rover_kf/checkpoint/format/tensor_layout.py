@@ -28,7 +28,7 @@ from rover_kf.checkpoint.format.snapshot import Entry, Snapshot, reading
 LAYOUT_KEY = "rover.pieces"
 """Metadata: JSON of {"own": [names], "pieces": {name: [shape, offsets, copy]}}, and "alike": false
 where shared tensors need not be bit-equal, "complete": true where a rank with pieces needs no other
-snapshot, "ranks" and "common" where a pod keeps shared tensors once."""
+snapshot."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,11 +78,6 @@ class TensorLayout:
     shards: Mapping[str, TensorShard] = dataclasses.field(default_factory=dict)
     bit_equal: bool = True
     """Shared tensors are bit-equal on every rank; False: any rank's will do (torch's DCP)."""
-    writes_for_ranks: int = 1
-    """Whose shares of the shared tensors are written from here: this rank's and so many less one
-    after it, of the same pod; 0: a light snapshot, which has none of them."""
-    replicated_crc: int = 0
-    """Of a light snapshot: CRC-32 of what the shared tensors are (checkpoint.split)."""
     complete: bool = False
     """The rank that holds pieces has all that it saved in this snapshot."""
 
@@ -94,8 +89,6 @@ class TensorLayout:
             tree["alike"] = False
         if self.complete:
             tree["complete"] = True
-        if self.writes_for_ranks != 1:
-            tree |= {"ranks": self.writes_for_ranks, "common": self.replicated_crc}
         return json.dumps(tree, separators=(",", ":"))
 
     def box(self, entry: Entry) -> Box:
@@ -129,11 +122,10 @@ def read_tensor_layout(snapshot: Snapshot) -> TensorLayout:
             )
         }
         alike = bool(parsed.get("alike", True))
-        ranks, common = int(parsed.get("ranks", 1)), int(parsed.get("common", 0))
         complete = bool(parsed.get("complete", False))
     for name, piece in pieces.items():
         _check_inside(name, piece, snapshot)
-    return TensorLayout(own, pieces, alike, ranks, common, complete)
+    return TensorLayout(own, pieces, alike, complete)
 
 
 def _parse_shard(encoded: Sequence[Any]) -> TensorShard:

@@ -26,7 +26,6 @@ from rover_kf.checkpoint.format.tensor_layout import (
 )
 from rover_kf.checkpoint.resharding.copy_runs import CopyRun, Strided, plan_runs
 from rover_kf.checkpoint.resharding.requested_boxes import RequestedBoxIndex, index_requested
-from rover_kf.checkpoint.resharding.write_shares import replicated_crc
 
 _REGENERATED_KEYS = frozenset({LAYOUT_KEY, snapshot.TYPES_KEY})
 """Of a header's metadata; long where there are many tensors."""
@@ -121,15 +120,12 @@ class Assembler:
 
     Args:
         requested: which boxes of pieces the training process needs; what is not named comes whole.
-        ranks: of its pod that start from it (checkpoint.kinds); 0: its own tensors are enough.
         same_rank: whether the one source is of this rank in a world of this size: what is not
             named then comes as it lies there.
     """
 
-    def __init__(
-        self, requested: RequestedBoxIndex, *, ranks: int = 1, same_rank: bool = False
-    ) -> None:
-        self._requested, self._ranks, self._same_rank = requested, ranks, same_rank
+    def __init__(self, requested: RequestedBoxIndex, *, same_rank: bool = False) -> None:
+        self._requested, self._same_rank = requested, same_rank
         self._targets: dict[str, _Target] = {}
         self._rank_local: _RankLocal | None = None
         self._coverages: dict[tuple[Box, tuple[int, ...]], _Coverage] = {}
@@ -194,19 +190,12 @@ class Assembler:
             CheckpointError: no source holds a part that is needed.
         """
         assert self._rank_local is not None  # noqa: S101 - there is a source
-        goals, own, common = self._targets, self._rank_local, 0
-        if not self._ranks:
-            shared = [goal.entry for name, goal in goals.items() if name not in own.names]
-            common = replicated_crc(snapshot.sort_entries(shared))
-            goals = {name: goal for name, goal in goals.items() if name in own.names}
+        goals, own = self._targets, self._rank_local
         courses = ((name, goal.coverage) for name, goal in goals.items())
         pieces = {
             n: TensorShard(c.shape, c.box.offsets) for n, c in courses if c.box.sizes != c.shape
         }
-        ranks = 1 if pieces else self._ranks
-        told = TensorLayout(
-            own.names, pieces, writes_for_ranks=ranks, replicated_crc=common, complete=bool(pieces)
-        )
+        told = TensorLayout(own.names, pieces, complete=bool(pieces))
         metadata = {**own.metadata, LAYOUT_KEY: told.to_text()}
         layout = snapshot.plan((goal.entry for goal in goals.values()), metadata)
         head = snapshot.header(layout, metadata)
@@ -228,7 +217,6 @@ def plan(
     local_index: int,
     requested: Sequence[RequestedBoxes] = (),
     *,
-    ranks: int = 1,
     same_rank: bool = False,
 ) -> Assembly:
     """Say how to make a rank's snapshot of sources that are all at hand.
@@ -237,15 +225,14 @@ def plan(
         sources: of one step; of several that hold the same part, ``local_index`` and then the
             first wins.
         local_index: index of the one whose own tensors and plain data the rank takes.
-        requested: see Assembler, as the others.
-        ranks: likewise.
+        requested: see Assembler.
         same_rank: likewise.
 
     Raises:
         CheckpointError: no source holds a part that is needed, or the tensor has another shape.
         CorruptSnapshot: a source's header cannot be read.
     """
-    assembler = Assembler(index_requested(requested), ranks=ranks, same_rank=same_rank)
+    assembler = Assembler(index_requested(requested), same_rank=same_rank)
     for index in (local_index, *(index for index in range(len(sources)) if index != local_index)):
         assembler.add(index, sources[index], read_tensor_layout(sources[index]))
     return assembler.build(len(sources))

@@ -104,8 +104,6 @@ def _newest_complete(holdings: Sequence[SlotInfo], world_size: int) -> Sequence[
     states: dict[tuple[Key, int], list[SlotInfo]] = {}
     for holding in holdings:
         saved = 0 if holding.replicated else holding.world_size
-        if not holding.ranks:
-            continue  # a light slot adds to another one
         if holding.replicated or holding.pieces or saved == world_size:
             states.setdefault(((holding.step, holding.origin_round), saved), []).append(holding)
     whole = [

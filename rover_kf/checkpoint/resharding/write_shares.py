@@ -41,8 +41,6 @@ class WriteShare:
     """Bytes of the file."""
     replicated_crc: int
     """CRC-32 of what the shared tensors are; the ranks must agree on it."""
-    writes_for_ranks: int
-    """Whose shares it has: the rank's and so many less one after it; 0: none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,14 +63,10 @@ def plan_share(whole: Snapshot, rank: int, world_size: int) -> WriteShare:
     places = sorted(whole.tensors.values(), key=_file_order)
     apart = kinds.rank_local | kinds.shards.keys()
     shared = [place for place in places if place.entry.name not in apart]
-    common = (
-        replicated_crc(place.entry for place in shared)
-        if kinds.writes_for_ranks
-        else kinds.replicated_crc
-    )
+    common = replicated_crc(place.entry for place in shared)
     if _is_whole_slot(whole, kinds, shared):
-        return WriteShare(b"", ((0, whole.length),), whole.length, common, kinds.writes_for_ranks)
-    chosen = list(_select_parts(shared, (rank, rank + kinds.writes_for_ranks), world_size))
+        return WriteShare(b"", ((0, whole.length),), whole.length, common)
+    chosen = list(_select_parts(shared, rank, world_size))
     for place in places:
         piece = kinds.shards.get(place.entry.name)
         if place.entry.name in kinds.rank_local or (piece is not None and piece.copy == 0):
@@ -87,7 +81,7 @@ def plan_share(whole: Snapshot, rank: int, world_size: int) -> WriteShare:
     places_by_name = {part.tensor.entry.name: part.tensor for part in chosen}
     inside = (places_by_name[place.entry.name] for place in layout.tensors)
     ranges = _join_ranges((place.begin, place.end) for place in inside)
-    return WriteShare(head, tuple(ranges), layout.length, common, kinds.writes_for_ranks)
+    return WriteShare(head, tuple(ranges), layout.length, common)
 
 
 def _is_whole_slot(
@@ -117,11 +111,11 @@ def _file_order(tensor: PlacedTensor) -> tuple[int, int]:
 
 
 def _select_parts(
-    shared: Sequence[PlacedTensor], ranks: tuple[int, int], world_size: int
+    shared: Sequence[PlacedTensor], rank: int, world_size: int
 ) -> Iterator[_TensorPart]:
     total = sum(place.entry.nbytes for place in shared)
-    first, last = (total * rank // world_size for rank in ranks)
-    if ranks[1] == world_size and ranks[0] < ranks[1]:
+    first, last = (total * edge // world_size for edge in (rank, rank + 1))
+    if rank == world_size - 1:
         last += 1  # empty tensors at the very end
     begin = 0
     for place in shared:

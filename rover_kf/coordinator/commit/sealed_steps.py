@@ -80,9 +80,7 @@ class SealedSteps:
         known.ranks[sealed.rank] = sealed
         self.seconds += max(sealed.copy_seconds - known.seconds, 0.0)
         known.seconds = max(known.seconds, sealed.copy_seconds)
-        if sealed.ranks:
-            self.snapshot_bytes = sealed.snapshot_bytes
-            self.replicated = sealed.replicated
+        self.snapshot_bytes, self.replicated = sealed.snapshot_bytes, sealed.replicated
         complete = len(known.ranks) >= sealed.world_size
         if sealed.replicated or complete:
             self.step = max(self.step or 0, sealed.step)
@@ -105,12 +103,12 @@ class SealedSteps:
         return tuple(rank for rank in range(size) if rank not in ranks)
 
     def is_replicated(self, key: tuple[int, int]) -> bool:
-        """Whether each slot of a step, but for light ones, has all that any rank needs.
+        """Whether each slot of a step has all that any rank needs.
 
         Args:
             key: round and step.
         """
-        return all(one.replicated for one in self._steps[key].ranks.values() if one.ranks)
+        return all(one.replicated for one in self._steps[key].ranks.values())
 
     def pod_count(self, key: tuple[int, int]) -> int:
         """How many pods have sealed a step.
@@ -121,14 +119,14 @@ class SealedSteps:
         return len({sealed.pod for sealed in self._steps[key].ranks.values()})
 
     def holdings(self, key: tuple[int, int]) -> tuple[SlotInfo, ...]:
-        """Where the slots of a step are, in rank order; only those with a checksum, no light ones.
+        """Where the slots of a step are, in rank order; only those with a checksum.
 
         Args:
             key: round and step.
         """
         ranks = self._steps[key].ranks
         ordered = (ranks[rank] for rank in sorted(ranks))
-        return tuple(_holding(one) for one in ordered if one.checksum and one.ranks)
+        return tuple(_holding(one) for one in ordered if one.checksum)
 
     def restart(self, step: int | None) -> None:
         """A round begins at that step: what was sealed beyond it is given up."""
@@ -149,6 +147,5 @@ def _holding(sealed: SlotSealed) -> SlotInfo:
         checksum=sealed.checksum or 0,
         origin_round=sealed.origin_round or sealed.round,
         pieces=sealed.pieces,
-        ranks=sealed.ranks,
         node=sealed.node,
     )

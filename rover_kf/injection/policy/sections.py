@@ -118,9 +118,6 @@ class CheckpointPolicy(PolicySection):
     )
     """Saves from one comparison of the ranks' replicas to the next. The sidecar reads each save
     once for its checksum; every tenth save once more adds a tenth to that."""
-    copy_per: Literal["rank", "pod"] = Field(default="rank", description="rank or pod")
-    """Who keeps what all ranks hold alike (DDP) in memory: each rank, or each pod's first one, from
-    which its others start as well. Of a pod of eight ranks that takes an eighth."""
     arena: Bytes | None = Field(
         default=None, ge=1 << 20, description="a quantity of memory such as 4Gi, 1Mi or more"
     )

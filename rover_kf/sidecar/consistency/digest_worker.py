@@ -63,7 +63,6 @@ class ReplicaDigester:
             world_size=sealed.world_size,
             round=sealed.round,
             step=sealed.step,
-            ranks=sealed.ranks,
         )
         try:
             async with self._lock:

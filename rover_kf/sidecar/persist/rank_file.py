@@ -51,13 +51,13 @@ def write_rank_file(
     arena = slots.arena(local_rank)
     with arena.pin(seal) as pin:
         head, path = read_header(pin.descriptor, seal.length), arena.slot_path(seal.slot)
-        common, ranks = 0, 1
+        common = 0
         content = SlotContent(
             path, seal.length, ((0, seal.length),), check_cancelled=check_cancelled
         )
         if assignment.world_size > 1:
             part = plan_share(head, assignment.rank, assignment.world_size)
-            common, ranks = part.replicated_crc, part.writes_for_ranks
+            common = part.replicated_crc
             content = SlotContent(path, seal.length, part.ranges, part.header, check_cancelled)
         file, seconds = storage.write_slot(folder, assignment.rank, content)
     if assignment.world_size == 1:
@@ -68,7 +68,7 @@ def write_rank_file(
         world_size=assignment.world_size,
         round=assignment.round,
         step=seal.step,
-        replicated=seal.replicated or not ranks,
+        replicated=seal.replicated,
         file=file.name,
         file_bytes=file.length,
         checksum=file.checksum,
@@ -77,7 +77,6 @@ def write_rank_file(
         origin_round=seal.round,
         metrics=metrics.read_metrics(head),
         storage_seconds=seconds,
-        ranks=ranks,
     )
 
 

@@ -117,7 +117,6 @@ class Replicator:
                 round_=holding.origin_round,
                 replicated=holding.replicated,
                 pieces=holding.pieces,
-                ranks=holding.ranks,
             )
             arena.record.write_checksum(seal, holding.checksum)
 

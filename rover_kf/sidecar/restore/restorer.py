@@ -35,12 +35,11 @@ from rover_kf.checkpoint.resharding import step_selection
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
 from rover_kf.sidecar.interfaces import EventRecorder, PeerClient
 from rover_kf.sidecar.restore.memory_sources import MemorySources
-from rover_kf.sidecar.restore.shared_slot import SharedSlot, SharedSlots
 from rover_kf.sidecar.restore.slot_assembler import SlotAssembler, SourceState
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots.rank_assignments import RankAssignment
 from rover_kf.sidecar.slots.server import SlotServer
-from rover_kf.sidecar.slots.sources import FileSource, SlotSource, SnapshotSource
+from rover_kf.sidecar.slots.sources import FileSource, SnapshotSource
 from rover_kf.sidecar.slots.verifier import SlotVerifier
 
 _T = TypeVar("_T")
@@ -75,10 +74,7 @@ class Restorer:
         self._settings, self._storage = settings, store
         self._verifier, self._slots = verifier, verifier.slots
         self._peers, self._events = peers, events
-        self._assembler, self._shared_slots = (
-            SlotAssembler(self._slots, server),
-            SharedSlots(self._slots),
-        )
+        self._assembler = SlotAssembler(self._slots, server)
         self._memory_sources = MemorySources(settings, self._slots, peers)
 
     async def restore(self, request: RestoreRequest) -> RestoreReply:
@@ -90,12 +86,6 @@ class Restorer:
             StorageError: the storage cannot be read.
             ClusterUnavailable: coordinator or peer cannot be reached.
         """
-        if request.local_rank:
-            return await self._restore(request)
-        with self._shared_slots.restoring(request):
-            return await self._restore(request)
-
-    async def _restore(self, request: RestoreRequest) -> RestoreReply:
         local_rank = request.local_rank
         assignment = RankAssignment(request.rank, request.world_size, request.round)
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
@@ -116,11 +106,7 @@ class Restorer:
             return RestoreReply(None, "none")
         if request.plain_data_only:
             return await self._retry(choice, functools.partial(self._peek, request))
-        lead = None if request.ranks else await self._shared_slots.find(request, choice)
-        if lead:
-            seal, source = await self._fill_light_slot(request, choice, lead), lead.source
-        else:
-            seal, source = await self._fetch_or_fall_back(request, choice)
+        seal, source = await self._fetch_or_fall_back(request, choice)
         # The folder for it may have been made only now.
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
         await asyncio.to_thread(self._drop_other_history, local_rank, seal)
@@ -131,13 +117,7 @@ class Restorer:
             f"from {source} in round {request.round}; CRC-32C {found:08x}",
         )
         path = self._slots.arena(local_rank).slot_path(seal.slot)
-        reply = RestoreReply(seal.step, source, str(path), seal.length, found)
-        if lead is not None:
-            beside = str(self._slots.arena(0).slot_path(lead.seal.slot))
-            return dataclasses.replace(reply, shared_path=beside, shared_bytes=lead.seal.length)
-        if not local_rank:
-            self._shared_slots.publish(request, reply, seal)
-        return reply
+        return RestoreReply(seal.step, source, str(path), seal.length, found)
 
     async def _fetch_or_fall_back(
         self, request: RestoreRequest, choice: RestoreStepReply
@@ -164,19 +144,13 @@ class Restorer:
             # Saved whole, or by a world of one, which has all boxes of all tensors.
             whole = not first.pieces or first.world_size != request.world_size
             cut = sharded and whole
-            alike = first.ranks == request.ranks
-            if here and len(choice.slots) == 1 and not cut and alike:
+            if here and len(choice.slots) == 1 and not cut:
                 return await asyncio.to_thread(self._verify_local, first)
             return await self._retry(choice, functools.partial(self._from_memory, request))
         raise self._unreachable(choice)
 
     async def _peek(self, request: RestoreRequest, choice: RestoreStepReply) -> RestoreReply:
         """The plain data of what would be brought; a slot might have to hold all ranks' parts."""
-        arena = self._slots.arena(request.local_rank)
-        for seal in arena.find_seals(*step_selection.state_of(choice)):
-            if not seal.ranks:
-                with arena.pin(seal) as pin:
-                    return _plain_reply(choice, await SlotSource(pin, 0).head())
         with contextlib.ExitStack() as pins:
             sources: Sequence[SnapshotSource] = await self._memory_sources.open(choice, pins)
             if choice.source == "storage" and self._storage is not None:
@@ -243,9 +217,7 @@ class Restorer:
         first = choice.slots[0]
         with contextlib.ExitStack() as pins:
             sources = await self._memory_sources.open(choice, pins)
-            state = SourceState(
-                first.step, first.origin_round, first.replicated, first.pieces, first.ranks
-            )
+            state = SourceState(first.step, first.origin_round, first.replicated, first.pieces)
             same = first.world_size == request.world_size
             return await self._assembler.fill(
                 request, sources, state, rebuilding=choice.replicas_in_use, same_world=same
@@ -268,35 +240,6 @@ class Restorer:
         own = request.rank % found.world_size
         ordered = sorted(found.files, key=lambda file: (file.rank != own, file.rank))
         return found, [FileSource(store, folder, file) for file in ordered]
-
-    async def _fill_light_slot(
-        self, request: RestoreRequest, choice: RestoreStepReply, shared: SharedSlot
-    ) -> Seal:
-        """A light slot, with what is the rank's own, of the state that the first rank has."""
-        arena, first = self._slots.arena(request.local_rank), shared.seal
-        for seal in arena.find_seals(first.step, first.round):
-            if not seal.ranks:
-                try:
-                    await asyncio.to_thread(self._slots.verify, request.local_rank, seal)
-                except errors.CorruptSnapshot as damage:
-                    arena.discard(seal)
-                    self._events.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
-                else:
-                    return seal
-        if choice.source == "storage" and self._storage is not None:
-            return await self._from_storage(request, choice, self._storage)
-        place, seal = self._local_or_shared(request, first)
-        with self._slots.arena(place).pin(seal) as pin:
-            found = await asyncio.to_thread(self._slots.checksum, place, seal)
-            state = SourceState(seal.step, seal.round, seal.replicated, seal.pieces, seal.ranks)
-            return await self._assembler.fill(request, [SlotSource(pin, found)], state)
-
-    def _local_or_shared(self, request: RestoreRequest, first: Seal) -> tuple[int, Seal]:
-        """The rank's own whole slot of that state, of before it kept light ones; or the first's."""
-        for seal in self._slots.arena(request.local_rank).find_seals(first.step, first.round):
-            if seal.replicated:
-                return request.local_rank, seal
-        return 0, first
 
     def _folder(self, choice: RestoreStepReply, store: StoredCheckpoints) -> CheckpointFolder:
         # By name below our own root: the volume may be mounted elsewhere in the coordinator's pod.
@@ -322,9 +265,7 @@ class Restorer:
             # What this was made of stays, and another rank's of the same state: who is that rank
             # now may still have to fetch it.
             same = (seal.step, seal.round) == (chosen.step, chosen.round)
-            # Others may have been sent to it: one for another number of ranks has other bytes.
-            needed = not chosen.replicated or seal.ranks != chosen.ranks
-            source = same and needed and seal.sequence < chosen.sequence
+            source = same and not chosen.replicated and seal.sequence < chosen.sequence
             if seal.slot != chosen.slot and seal.step >= chosen.step and not source:
                 arena.discard(seal)
 

@@ -35,8 +35,6 @@ class SourceState:
     """In which it came to be."""
     replicated: bool
     pieces: bool
-    ranks: int = 1
-    """Of a pod that start from the one source, if there is but one."""
 
 
 class SlotAssembler:
@@ -78,8 +76,7 @@ class SlotAssembler:
         made = await self._plan(sources, request, state, same_world=same_world)
         length = made.length if made else sources[0].length
         cut = made is not None and made.is_sharded
-        light = not request.ranks
-        in_pieces = (state.pieces or cut) and not light
+        in_pieces = state.pieces or cut
         wanted = ArenaRequest(request.local_rank, length)
         await asyncio.to_thread(self._slots.allocate, wanted, rebuilding=rebuilding)
         arena = self._slots.arena(request.local_rank)
@@ -95,9 +92,8 @@ class SlotAssembler:
                 rank=request.rank,
                 world_size=request.world_size,
                 round_=state.round,
-                replicated=state.replicated and not in_pieces and not light,
+                replicated=state.replicated and not in_pieces,
                 pieces=in_pieces,
-                ranks=1 if cut else request.ranks,
             )
         if made is None:
             arena.record.write_checksum(seal, sources[0].checksum)
@@ -112,14 +108,14 @@ class SlotAssembler:
         same_world: bool,
     ) -> Assembly | None:
         """How the snapshot is put together; None: the first source is taken as it is."""
-        wishes, alike = index_requested(request.requested), request.ranks == state.ranks
-        if alike and len(sources) == 1 and not request.requested:
+        wishes = index_requested(request.requested)
+        if len(sources) == 1 and not request.requested:
             return None
-        own = alike and same_world and state.pieces  # else others write a part of what it needs
+        own = same_world and state.pieces  # else others write a part of what it needs
         if own and await self._is_sufficient(sources[0], wishes):
             return None
         same_place = same_world and len(sources) == 1
-        assembler = Assembler(wishes, ranks=request.ranks, same_rank=same_place)
+        assembler = Assembler(wishes, same_rank=same_place)
         with self._headers.session():
             async for index, head in self._headers.read_all(sources):
                 await asyncio.to_thread(assembler.add, index, head.snapshot, head.layout)

@@ -199,7 +199,6 @@ class PodSlots:
             step=seal.step,
             replicated=seal.replicated,
             pieces=seal.pieces,
-            ranks=seal.ranks,
             snapshot_bytes=seal.length,
             checksum=crc,
             origin_round=seal.round,
@@ -222,5 +221,4 @@ def describe(seal: Seal) -> dict[str, Any]:
         "snapshot_bytes": seal.length,
         "replicated": seal.replicated,
         "pieces": seal.pieces,
-        "ranks": seal.ranks,
     }

@@ -23,7 +23,6 @@ from rover_kf.checkpoint.format.tensor_layout import read_tensor_layout
 from rover_kf.trainer.restore.load import StateLoader
 from rover_kf.trainer.restore_client import (
     LocalPeek,
-    open_shared_slot,
     open_slot,
     peek_local,
 )
@@ -57,7 +56,7 @@ class RestorePrefetch:
         self._threads = CopyThreads(threads - 1)
         self._peeked: LocalPeek | None = None
         self._loader: StateLoader | None = None
-        self._used: list[mmap.mmap] = []
+        self._used: mmap.mmap | None = None
 
     def __enter__(self) -> RestorePrefetch:  # noqa: PYI034 - Self needs Python 3.11
         return self
@@ -66,11 +65,10 @@ class RestorePrefetch:
         if self._loader is not None:
             self._loader.discard()
         self._threads.close()
-        if self._used:
+        if self._used is not None:
             # Takes the kernel tens of milliseconds a gigabyte; nobody need wait for it.
-            kept = tuple(self._used)
             threading.Thread(
-                target=_release_pages, args=kept, name="rover-unmapping", daemon=True
+                target=_release_pages, args=(self._used,), name="rover-unmapping", daemon=True
             ).start()
 
     @property
@@ -91,8 +89,7 @@ class RestorePrefetch:
         if seen is None:
             return
         try:
-            lead = (seen.shared.snapshot, seen.shared.buffer) if seen.shared else None
-            loading = self._make_loader(seen.snapshot, seen.buffer, lead)
+            loading = self._make_loader(seen.snapshot, seen.buffer)
             loading.copy_ahead(is_over)
         except Exception as reason:  # noqa: BLE001 - told if it is the one: it fails there, too
             _log.debug("step %d was not made ready: %s", seen.seal.step, reason)
@@ -110,44 +107,25 @@ class RestorePrefetch:
             CheckpointError: the snapshot lacks something that the state has.
         """
         seen = self._peeked
-        with open_slot(reply, seen) as (found, buffer), open_shared_slot(reply, seen) as lead:
+        with open_slot(reply, seen) as (found, buffer):
             loading, self._loader = self._loader, None
-            if loading is not None and not _is_same_slot(seen, buffer, lead):
+            if loading is not None and (seen is None or buffer is not seen.buffer):
                 loading.discard()  # its memory is given back first
                 loading = None
             if loading is None:
-                loading = self._make_loader(found, buffer, lead)
+                loading = self._make_loader(found, buffer)
             loading.finish()
-        self._used = [buffer, *([lead[1]] if lead else [])]
+        self._used = buffer
 
-    def _make_loader(
-        self,
-        header: Snapshot,
-        buffer: mmap.mmap,
-        shared_slot: tuple[Snapshot, mmap.mmap] | None = None,
-    ) -> StateLoader:
+    def _make_loader(self, header: Snapshot, buffer: mmap.mmap) -> StateLoader:
         tensors = tensor_views(buffer, header.tensors)
-        if shared_slot is not None:
-            tensors = {**tensor_views(shared_slot[1], shared_slot[0].tensors), **tensors}
         pieces = read_tensor_layout(header).shards if self._dtensors is not NO_DTENSORS else {}
         return StateLoader(
             self._state, header.metadata, tensors, self._dtensors, pieces, threads=self._threads
         )
 
 
-def _is_same_slot(
-    peeked: LocalPeek | None, buffer: mmap.mmap, shared_slot: tuple[Snapshot, mmap.mmap] | None
-) -> bool:
-    """Whether what was seen before is what the sidecar names."""
-    if peeked is None or buffer is not peeked.buffer:
-        return False
-    return (shared_slot[1] if shared_slot else None) is (
-        peeked.shared.buffer if peeked.shared else None
-    )
-
-
-def _release_pages(*buffers: mmap.mmap) -> None:
-    """Take mappings' pages back, which a mapping that is closed does under Python's lock."""
-    for buffer in buffers:
-        address = torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
-        madvise(address, len(buffer), DONT_NEED)
+def _release_pages(buffer: mmap.mmap) -> None:
+    """Take a mapping's pages back, which a mapping that is closed does under Python's lock."""
+    address = torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
+    madvise(address, len(buffer), DONT_NEED)

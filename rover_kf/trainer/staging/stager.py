@@ -33,7 +33,6 @@ from rover_kf.trainer.staging.overlap import OptimizerOwned, Overlap
 from rover_kf.trainer.staging.overlap_policy import OverlapPolicy
 from rover_kf.trainer.staging.plan_cache import CopyPlan, CopyPlanCache
 from rover_kf.trainer.staging.reentrancy import ReentrancyGuard
-from rover_kf.trainer.staging.shared_copy_check import SharedCopyCheck
 from rover_kf.trainer.staging.slot_reservation import SlotReservation
 from rover_kf.trainer.staging.slots import RequestArena, SlotBuffers
 from rover_kf.trainer.state.addresses import Addresses, addresses_of, tensor_list
@@ -42,14 +41,6 @@ from rover_kf.trainer.state.flatten_cache import FlattenCache
 
 OnSealed = Callable[[Seal, float], None]
 """Takes a seal and the seconds that its copy took, in whatever thread ended it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _SealFlags:
-    """What a snapshot's seal says of its tensors, as the record has it."""
-
-    pieces: bool
-    ranks: int
 
 
 class Stager:
@@ -75,8 +66,7 @@ class Stager:
         self._settings, self._on_sealed, self._replicated = settings, on_sealed, replicated
         self.overlap_policy = OverlapPolicy(settings, requested=overlap)
         self._slots, self._streams = SlotBuffers(request_arena), Streams()
-        self._flatten_cache = FlattenCache(replicated=replicated, ranks=settings.slot_ranks)
-        self._shared_copy_check = SharedCopyCheck(settings)
+        self._flatten_cache = FlattenCache(replicated=replicated)
         self.guard = ReentrancyGuard()
         """Of the calls that wait for a copy."""
         self._overlap, self._optimizer_owned = Overlap(self.guard), OptimizerOwned()
@@ -90,20 +80,13 @@ class Stager:
         self.unsaved: int | None = None
         """Such a step, until the next save."""
 
-    def prepare(
-        self,
-        state: Mapping[str, object],
-        snapshot_bytes: int | None = None,
-        *,
-        without_replicated: bool = False,
-    ) -> None:
+    def prepare(self, state: Mapping[str, object], snapshot_bytes: int | None = None) -> None:
         """Get slots in the background, with room for what optimizers have yet to make.
 
         Args:
             state: as it will be saved.
             snapshot_bytes: of its snapshot, if one was restored: nothing has to be taken apart
                 then.
-            without_replicated: whether that one has the rank's own tensors alone.
 
         Raises:
             UnsupportedState: a value cannot be stored; the message has its path.
@@ -111,8 +94,7 @@ class Stager:
         if snapshot_bytes is None:
             parts = self._flatten_cache.flatten(state)
             snapshot_bytes = snapshot.plan(parts.entries(), parts.metadata).length
-            without_replicated = not parts.ranks
-        to_come = 0 if without_replicated else optimizer_growth.pending_optimizer_bytes(state)
+        to_come = optimizer_growth.pending_optimizer_bytes(state)
         self._slots.prepare(snapshot_bytes + to_come)
 
     def save(
@@ -186,12 +168,10 @@ class Stager:
         *,
         on_device: bool,
     ) -> None:
-        self._shared_copy_check.check(self._flatten_cache.generation, step, parts)
         plan, head = self._plans.plan_copy(self._flatten_cache.generation, parts, deferred)
         room = SlotReservation(self._slots, pinned=on_device)
         begun = time.perf_counter()
-        kind = _SealFlags(parts.is_sharded, parts.ranks)
-        seal = functools.partial(self._seal, room, plan.layout.length, kind, begun)
+        seal = functools.partial(self._seal, room, plan.layout.length, parts.is_sharded, begun)
         source = CopySource(step, tensor_list(parts.tensors), data_ptrs, on_device=on_device)
         try:
             rest = self._copy(
@@ -285,7 +265,7 @@ class Stager:
         self,
         reservation: SlotReservation,
         length: int,
-        flags: _SealFlags,
+        pieces: bool,  # noqa: FBT001 - bound by position
         begun: float,
         mutation_watch: MutationWatch,
         error: BaseException | None,
@@ -300,9 +280,8 @@ class Stager:
                 rank=self._settings.rank,
                 world_size=self._settings.world_size,
                 round_=self._settings.round,
-                replicated=self._replicated and not flags.pieces and flags.ranks > 0,
-                pieces=flags.pieces,
-                ranks=flags.ranks,
+                replicated=self._replicated and not pieces,
+                pieces=pieces,
             )
         self.sealed += 1
         self._on_sealed(seal, time.perf_counter() - begun)

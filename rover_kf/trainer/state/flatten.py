@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from rover_kf import errors
-from rover_kf.checkpoint.format import plain_data, snapshot, tensor_layout
+from rover_kf.checkpoint.format import plain_data, tensor_layout
 from rover_kf.checkpoint.format.snapshot import STATE_KEY, Entry
 from rover_kf.checkpoint.resharding.prefix_index import index_by_prefix
-from rover_kf.checkpoint.resharding.write_shares import replicated_crc
 from rover_kf.trainer.state import (
     compiled_modules,
     dtensor,
@@ -82,10 +81,6 @@ class FlatState:
     """Texts of the metadata as JSON, of those that are known from the last time."""
     unverified: bool = False
     """Shapes and types were not looked at: the tensors are where they were the last time."""
-    ranks: int = 1
-    """Of the pod that start from them (rover_kf.checkpoint.format.tensor_layout)."""
-    delegated: frozenset[str] = frozenset()
-    """Names of those that the pod's first rank saves."""
 
     @property
     def is_sharded(self) -> bool:
@@ -94,14 +89,10 @@ class FlatState:
 
     def entries(self) -> tuple[Entry, ...]:
         """What a layout is planned from, in the tensors' order."""
-        return tuple(_entries(self.tensors, self.tensors.keys() - self.delegated))
-
-
-def _entries(tensors: Mapping[str, torch.Tensor], names: Container[str]) -> Iterator[Entry]:
-    for name, tensor in tensors.items():
-        if name in names:
-            shape, width = tuple(tensor.shape), tensor.element_size()
-            yield Entry(name, dtype_name(tensor.dtype), shape, width)
+        return tuple(
+            Entry(name, dtype_name(tensor.dtype), tuple(tensor.shape), tensor.element_size())
+            for name, tensor in self.tensors.items()
+        )
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -138,26 +129,24 @@ def unwrap(value: object) -> object:
     return value
 
 
-def flatten(state: Mapping[str, object], *, replicated: bool = True, ranks: int = 1) -> FlatState:
+def flatten(state: Mapping[str, object], *, replicated: bool = True) -> FlatState:
     """Name every tensor and encode the rest.
 
     Args:
         state: of one rank.
         replicated: whether parameters and optimizer state are the same on every rank (DDP).
-        ranks: of the pod that start from it, where they are
-        (rover_kf.checkpoint.format.tensor_layout).
 
     Raises:
         UnsupportedState: a value cannot be stored; the message has its path.
     """
-    return _Flattener(replicated, ranks).flatten(state)
+    return _Flattener(replicated).flatten(state)
 
 
 class _Flattener:
     """One state on its way apart."""
 
-    def __init__(self, replicated: bool, ranks: int) -> None:  # noqa: FBT001 - of one caller
-        self._replicated, self._ranks = replicated, ranks
+    def __init__(self, replicated: bool) -> None:  # noqa: FBT001 - of one caller
+        self._replicated = replicated
         self._tensors: dict[str, torch.Tensor] = {}
         self._rank_local: set[str] = set()
         self._layouts: dict[object, LocalShard] = {}
@@ -172,17 +161,8 @@ class _Flattener:
         """All of it."""
         tree = plain_data.encode(dict(state), self._leaf)
         pieces = {name: shard.piece for name, shard in self._exact.items()}
-        ranks = self._ranks if self._replicated and not pieces else 1
-        left = frozenset[str]() if ranks else frozenset(self._tensors.keys() - self._rank_local)
-        common = (
-            replicated_crc(snapshot.sort_entries(_entries(self._tensors, left))) if not ranks else 0
-        )
         told = tensor_layout.TensorLayout(
-            frozenset(self._rank_local),
-            pieces,
-            writes_for_ranks=ranks,
-            replicated_crc=common,
-            complete=bool(pieces),
+            frozenset(self._rank_local), pieces, complete=bool(pieces)
         )
         metadata = {
             STATE_KEY: json.dumps(tree, separators=(",", ":")),
@@ -195,7 +175,7 @@ class _Flattener:
         if self._strides:
             metadata[strides.KEY] = strides.to_text(self._strides)
         found = DTensorLayouts(self._exact, index_by_prefix(self._parameters))
-        return FlatState(self._tensors, metadata, found, ranks=ranks, delegated=left)
+        return FlatState(self._tensors, metadata, found)
 
     def _leaf(self, path: str, value: object) -> Any:
         value = unwrap(value)

@@ -45,12 +45,11 @@ class FlattenCache:
     """One a saver.
 
     Args:
-        replicated: as for take_apart.
-        ranks: likewise.
+        replicated: as for ``flatten``.
     """
 
-    def __init__(self, *, replicated: bool = True, ranks: int = 1) -> None:
-        self._replicated, self._ranks = replicated, ranks
+    def __init__(self, *, replicated: bool = True) -> None:
+        self._replicated = replicated
         self._sections: list[Section] = []
         self._metadata: Mapping[str, str] = {}
         self._written: Mapping[str, str] = {}
@@ -58,7 +57,6 @@ class FlattenCache:
         self._between_escaped: Sequence[str] = ()
         self._data_ptrs: list[Addresses | None] = []
         self._dtensors = NO_DTENSORS
-        self._kept = (ranks, frozenset[str]())
         self.generation = 0
         """Grows with every start; in one era names, shapes and types stay."""
 
@@ -99,15 +97,12 @@ class FlattenCache:
         tensors = [*itertools.chain.from_iterable(section.tensors for section in seen)]
         at = joined(located) if trust_addresses else None
         named = LazyNames([known.names for known in renewed], tensors, at)
-        ranks, left = self._kept
         return FlatState(
             named,
             self._metadata,
             self._dtensors,
             json_metadata=self._written,
             unverified=any(assumed),
-            ranks=ranks,
-            delegated=left,
         )
 
     def clear(self) -> None:
@@ -146,7 +141,7 @@ class FlattenCache:
         return renewed
 
     def _flatten_anew(self, state: Mapping[str, object]) -> FlatState:
-        return states.flatten(state, replicated=self._replicated, ranks=self._ranks)
+        return states.flatten(state, replicated=self._replicated)
 
     def _rebuild(self, state: Mapping[str, object], seen: list[Section]) -> FlatState:
         parts = self._flatten_anew(state)
@@ -169,7 +164,6 @@ class FlattenCache:
         self._between = between
         self._between_escaped = [escape(text) for text in between]
         self._metadata, self._dtensors = parts.metadata, parts.dtensors
-        self._kept = parts.ranks, parts.delegated
         self._written = {key: compact(text) for key, text in parts.metadata.items()}
         self.generation += 1
         return parts

@@ -136,22 +136,3 @@ def test_all_have_come_to_a_step_that_they_report_or_give_up():
     assert not commit.all_ranks_done(commit.record_abort(ledger, newer), newer)
     unknown = dataclasses.replace(told, ranks=0)
     assert not commit.all_ranks_done(commit.record_abort(_report(ledger).log, unknown), unknown)
-
-
-def _reports(*ranks: int) -> commit.CommitOutcome:
-    """Of a world whose ranks' files have so many ranks' shares each."""
-    verdict = commit.CommitOutcome(CommitLog(), accepted=True)
-    for rank, count in enumerate(ranks):
-        verdict = _report(verdict.log, rank=rank, world_size=len(ranks), ranks=count)
-    return verdict
-
-
-def test_shares_of_alike_tensors_are_all_there_once():
-    """Pods of several ranks may write them all from their first one's slot, or each its own; where
-    that leaves a hole, or the same twice, nothing is committed."""
-    for whole in ((2, 0), (2, 0, 1, 1), (1, 3, 0, 0), (1, 1)):
-        assert _reports(*whole).manifest is not None
-    for torn in ((1, 0), (2, 1), (2, 0, 0, 1), (3, 0, 0, 2)):
-        verdict = _reports(*torn)
-        assert (verdict.accepted, verdict.manifest) == (False, None)
-        assert "lacking, or twice there" in verdict.reason

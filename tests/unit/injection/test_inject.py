@@ -532,12 +532,3 @@ def test_a_volume_of_the_users_that_bears_our_name_is_refused():
     job = make_job(mount={"name": "rover-tls", "mountPath": "/x"})
     with pytest.raises(errors.ManifestError, match="rover-tls"):
         injected(job)
-
-
-def test_a_pod_that_keeps_alike_tensors_once_tells_its_trainers():
-    """The variable is there where the annotation says so, and goes with it."""
-    for value, told in (("rank", None), ("pod", "pod")):
-        done = injected(make_job(policy={"checkpoint.copy-per": value}))
-        assert environment_of(trainer_of(done)).get(names.ENV_CHECKPOINT_COPY_PER) == told
-    again = injected({**done, "metadata": make_job()["metadata"]})
-    assert names.ENV_CHECKPOINT_COPY_PER not in environment_of(trainer_of(again))

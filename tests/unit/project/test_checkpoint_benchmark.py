@@ -64,15 +64,14 @@ def test_a_small_run_has_every_figure(tmp_path):
     assert not list(tmp_path.glob("checkpoint-files"))
 
 
-def test_a_small_run_of_pods_has_both_ways(tmp_path):
-    """A copy a rank and one a pod: half of the memory, and the same state comes back."""
+def test_a_small_run_of_a_pod_of_two_ranks(tmp_path):
+    """Both ranks save and restore; the state that comes back is the one that was saved."""
     out = tmp_path / "pods.json"
     size = ("--mebibytes", "8", "--tensors", "16", "--saves", "2", "--passes", "1")
     line = [sys.executable, ROOT / "benchmarks" / "checkpoint_pods.py", *size, "--out", out]
     done = subprocess.run(line, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
-    ways = json.loads(out.read_text())["ways"]
-    assert set(ways) == {"rank", "pod"}
-    assert min(min(way.values()) for way in ways.values()) > 0
-    assert ways["pod"]["slots_mib"] < 0.6 * ways["rank"]["slots_mib"]
-    assert done.stdout.count("\n| pod |") == 1
+    report = json.loads(out.read_text())
+    assert min(report.values()) > 0
+    assert report["slots_mib"] >= 2 * 2 * 8
+    assert done.stdout.count(f"\n| {report['floor_copy_ms']} |") == 1

@@ -271,19 +271,3 @@ def test_what_storage_takes_is_known_of_runs_on_it():
     assert (alike.target, "runs alike" in alike.why) == (50e6, True)
     assert combine_evidence(facts, [run(storage=facts.storage)]).get("storage_rate") is None
     assert combine_evidence(PLAIN, [elsewhere]).get("storage_rate") is None
-
-
-def test_a_pod_that_keeps_one_copy_needs_room_for_one():
-    """DDP by eight processes a pod: a copy each, or one; the recommendation says that it could."""
-    job = manifest(annotations={"rover-kf.io/checkpoint.copy-per": "pod"})
-    job["spec"]["nprocPerNode"] = "8"
-    once = reading.from_manifest(job)
-    job["metadata"]["annotations"] = {}
-    each = reading.from_manifest(job)
-    found = combine_evidence(each, [run()]).get("arena")
-    assert found.target == 8 * 220 * MIB
-    assert found.why.endswith("checkpoint.copy-per: pod one 8th of it is enough")
-    found = combine_evidence(once, [run()]).get("arena")
-    assert found.target == 220 * MIB
-    sharded = combine_evidence(once, [run(replicated=False)]).get("arena")
-    assert sharded.target == 8 * 330 * MIB

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from rover_kf import errors
@@ -122,22 +120,3 @@ def test_pieces_that_lack_a_rank_are_no_state():
         (_held(0, 20, world=3, pieces=True), *old), (_held(1, 20, world=3, pieces=True),)
     )
     assert {reply.step for reply in resolve(requests, None).values()} == {10}
-
-
-def test_light_slots_add_to_a_whole_one():
-    """A pod's first rank has what all hold alike: its step counts, not those of the others'."""
-    lead = _held(0, 20, replicated=True)
-    light = [
-        dataclasses.replace(_held(rank, step), ranks=0) for rank in (0, 1) for step in (20, 30)
-    ]
-    plan = resolve(_ask((lead, *light[:2]), tuple(light[2:])), None)
-    assert {(plan[rank].step, plan[rank].slots) for rank in (0, 1)} == {(20, (lead,))}
-
-
-def test_light_slots_alone_are_no_state():
-    """The weights are lost: an error, no training from the begin; storage has them."""
-    light = tuple(dataclasses.replace(_held(rank, 20), ranks=0) for rank in (0, 1))
-    with pytest.raises(errors.CheckpointError, match="step 20"):
-        resolve(_ask(light[:1], light[1:]), None)
-    stored = StoredStep(10, "folder", fits=True, world_size=2)
-    assert _found(_ask(light[:1], light[1:]), stored) == [(10, "storage")] * 2

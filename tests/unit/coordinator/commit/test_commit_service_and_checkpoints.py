@@ -442,28 +442,6 @@ def test_a_replicated_step_in_two_pods_has_its_replica(tmp_path, second, done):
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 3, 0, 2), (2, 0, 3, 1)])
-@pytest.mark.parametrize(("second", "done"), [("other", True), ("first", False)])
-def test_a_step_of_light_slots_beside_whole_ones_has_its_replica(tmp_path, order, second, done):
-    """Whichever rank is told of last: one that has all, or one that starts from its pod's first."""
-
-    async def scene() -> None:
-        async with Coordinator(tmp_path) as coordinator:
-            for rank in order:
-                pod, light = ("first", second)[rank // 2], rank % 2 == 1
-                sealed = SlotSealed(
-                    rank % 2, rank, 4, 1, 10, 0, 99, replicated=not light, pod=pod, checksum=1,
-                    ranks=0 if light else 2,
-                )  # fmt: skip
-                await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
-            waited = WaitRequest(10, "replica", 0.0)
-            assert (await coordinator.ask(names.PATH_COMMIT_WAIT, waited)).done is done
-            account = coordinator.commits.sealed_steps
-            assert (account.step, account.replicated) == (10, True)
-
-    asyncio.run(scene())
-
-
 @pytest.mark.parametrize("replicated", [False, True])
 def test_nobody_waits_for_a_replica_where_no_other_pod_trains(tmp_path, replicated):
     """Whether the step is sealed already or not: the answer says what to wait for in its place."""

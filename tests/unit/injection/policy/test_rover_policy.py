@@ -37,7 +37,6 @@ def test_every_key_is_read():
         "checkpoint.replica-bandwidth": "50Mi",
         "checkpoint.peer-copy": "on",
         "checkpoint.shards": "/shards",
-        "checkpoint.copy-per": "pod",
         "checkpoint.every": "20",
         "checkpoint.keep": "1",
         "checkpoint.keep-every": "1000",
@@ -96,7 +95,6 @@ def test_every_key_is_read():
         "persist_seconds": 0.0,
         "persist_steps": 200,
         "verify_replicas_every": 4,
-        "copy_per": "pod",
         "arena": 2 << 30,
     }
     assert found.scaling.model_dump() == {
