@@ -1,25 +1,33 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that runs in the controller besides kopf: servers, mirrors, reconcilers, resync."""
+"""Everything that runs in the controller besides kopf: servers, mirrors, reconcilers, resync.
+
+The cluster's policy defaults are a ConfigMap mounted as a folder, one file for each key. They are
+read for each review, so that an edit takes effect without a restart.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import pathlib
 import threading
 import time
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller import run_retention
 from controller.authorization import ClusterAccess
 from controller.http_servers import HistoryMetrics, WebhookServer, make_health_app, serve
-from controller.policy_defaults import PolicyDefaults
 from controller.settings import HOOK, WEBHOOK, ControllerSettings
 from controller.webhook_certificate import CertificateSecret
+from rover_kf import errors
 from rover_kf.cluster.kubernetes import config
 from rover_kf.cluster.kubernetes.api import KubernetesApi
 from rover_kf.cluster.kubernetes.cached_cluster import CachedCluster
+from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.history.store import SqlHistory
+from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.reconcilers.decision_latency import DecisionLatency
 from rover_kf.reconcilers.queue import KeyQueue
 from rover_kf.reconcilers.reconciler import Reconciler
@@ -31,6 +39,11 @@ WORKERS = 8
 """Jobs that are looked at side by side: one that does not answer holds up no other."""
 NODE_SECONDS = 2.0
 """Between a node's silence and a look at the jobs: Kubernetes marks the pods after the node."""
+DAY_SECONDS = 86400.0
+FIRST_SECONDS = 300.0
+"""After the start: a controller that restarts often must not only ever wait for the day's end."""
+
+_log = logging.getLogger(__name__)
 
 
 class ControllerRuntime:
@@ -77,7 +90,7 @@ class ControllerRuntime:
         )
         for worker in self._workers:
             worker.start()
-        retained = run_retention.prune_history(self._history, told.history_days, clock=time.time)
+        retained = prune_history(self._history, told.history_days, clock=time.time)
         works = [self._serve_health(), self._resync(cluster), retained]
         if not told.watch_namespace:
             self._webhook = self._make_webhook(cluster.api)
@@ -141,3 +154,70 @@ class ControllerRuntime:
             for index, key in enumerate(keys):
                 # Spread, so that no other job's look has to wait for all of these.
                 self.queue.add_missing(key, index / len(keys) * every)
+
+
+class PolicyDefaults:
+    """The newest defaults that are right.
+
+    An edit with a mistake must not stop every job from being created: it is logged, and the last
+    good defaults stay.
+
+    Args:
+        folder: the ConfigMap's mount; None has no defaults.
+    """
+
+    def __init__(self, folder: pathlib.Path | None) -> None:
+        self._folder = folder
+        self._valid: dict[str, str] = {}
+        self._seen: dict[str, str] = {}
+
+    def read(self) -> dict[str, str]:
+        """Key (without prefix) to value, e.g. ``{"checkpoint.every": "100"}``."""
+        found = _files(self._folder)
+        if found != self._seen:
+            self._seen = found
+            try:
+                RoverPolicy.from_annotations({}, defaults=found)
+            except errors.PolicyError as refusal:
+                _log.error("policy defaults stay as they were: %s", refusal)
+            else:
+                self._valid = found
+        return self._valid
+
+
+def _files(folder: pathlib.Path | None) -> dict[str, str]:
+    if folder is None or not folder.is_dir():
+        return {}
+    # The kubelet's own links in such a folder start with two dots.
+    files = [item for item in folder.iterdir() if item.is_file() and item.name[0] != "."]
+    return {item.name: item.read_text().strip() for item in sorted(files)}
+
+
+async def prune_history(
+    history: HistoryStore,
+    days: float,
+    *,
+    clock: Callable[[], float],
+    first: float = FIRST_SECONDS,
+) -> None:
+    """Forget once a day the runs that ended long ago, until cancelled.
+
+    Args:
+        history: of the controller.
+        days: that a run which ended is kept; 0: for ever.
+        clock: Unix seconds.
+        first: seconds until it is first done.
+    """
+    pause = first
+    while True:
+        await asyncio.sleep(pause)
+        pause = DAY_SECONDS
+        if not days:
+            continue
+        try:
+            oldest = clock() - days * DAY_SECONDS
+            gone = await asyncio.to_thread(history.retain, newer_than=oldest)
+        except errors.HistoryUnavailable as cause:
+            _log.warning("old runs are not forgotten now: %s", cause)
+            continue
+        _log.info("%d runs that ended more than %g days ago were forgotten", gone, days)

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.cluster.kubernetes.api import KubernetesApi
+from rover_kf.cluster.kubernetes.api import STRATEGIC_PATCH, KubernetesApi
 from rover_kf.webhook.certificates import Certificates, issue
 
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _ATTEMPTS = 5
 
 

@@ -7,6 +7,12 @@
   replaces arrays and would strip it; the result is the job as it was. One that is not (it was
   created while no webhook answered) stays as it is: its running pods know nothing of us.
 - Being deleted, unlabelled, or of another operation: allowed untouched.
+
+``kubectl apply`` compares the file with the live object, not with the file applied before: a job
+that was scaled from 2 to 3 would be set back to 2 by an unchanged file. Under scaling.mode auto the
+controller owns that number, and so it does a limit that it has raised. A changed file, and
+any other way of writing the number, is obeyed.
+Server-side apply needs none of this: there the API server itself reports the conflict.
 """
 
 from __future__ import annotations
@@ -24,20 +30,85 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import inject
 from rover_kf.injection.adapters import TENSORFLOW, adapter_for
+from rover_kf.injection.limits.manifest_cpu import CPU
+from rover_kf.injection.limits.manifest_memory import MEMORY
+from rover_kf.injection.limits.raised_limit import ResourceLimit
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.injection.validation import schema, tfjob_rules
-from rover_kf.webhook import reapply
+from rover_kf.injection.validation.validate import validate
 
 PATH = "/mutate"
-
-
 MAX_BODY = 8 << 20
-
-
 """Bytes: an UPDATE carries the job twice, and an object may be 1.5 MiB."""
-
+_INVALID = 422
+_PATCHED = ("labels", "annotations")
+APPLY_MANAGER = "kubectl-client-side-apply"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_SCALED = ("worker", "ps")
 
 _log = logging.getLogger(__name__)
+
+
+def is_reapplied(request: Mapping[str, Any]) -> bool:
+    """Whether an UPDATE is ``kubectl apply`` of the file that was applied before."""
+    options = request.get("options")
+    if not isinstance(options, Mapping) or options.get("fieldManager") != APPLY_MANAGER:
+        return False
+    new, old = (_last_applied(request.get(key) or {}) for key in ("object", "oldObject"))
+    return new is not None and new == old
+
+
+def preserve_replicas(
+    job: Manifest, old: Manifest, defaults: Mapping[str, str] | None
+) -> tuple[Manifest, tuple[str, ...]]:
+    """The job with the old numbers of replicas that rover-kf scales, and what to tell its owner.
+
+    Raises:
+        InputError: the job is wrong.
+    """
+    policy, adapter = validate(job, defaults=defaults), adapter_for(job)
+    before = {item.kind: item for item in adapter.replicas(old)}
+    if policy.scaling.mode != "auto" or (adapter is TENSORFLOW and "ps" not in before):
+        return job, ()
+    specs, told = dict(job["spec"][adapter.specs]), list[str]()
+    for asked in adapter.replicas(job):
+        now = before.get(asked.kind)
+        if asked.kind not in _SCALED or now is None or now.replicas == asked.replicas:
+            continue
+        specs[asked.key] = {**asked.spec, "replicas": now.replicas}
+        told.append(
+            f"{asked.path}.replicas stays {now.replicas}: rover-kf scales this job (scaling.mode "
+            "auto); to set it yourself change the file or use kubectl scale"
+        )
+    return {**job, "spec": {**job["spec"], adapter.specs: specs}}, tuple(told)
+
+
+def preserve_limits(job: Manifest, old: Manifest) -> Manifest:
+    """The job with the limits that rover-kf has raised, where it states those before."""
+    for limit in (MEMORY, CPU):
+        job = _preserve(limit, job, old)
+    return job
+
+
+def _preserve(limit: ResourceLimit, job: Manifest, old: Manifest) -> Manifest:
+    raised, adapter = limit.raised(old), adapter_for(job)
+    before = {item.key: item for item in adapter.replicas(old)}
+    specs = dict(job["spec"][adapter.specs])
+    for item in adapter.replicas(job):
+        known = raised.get(item.key)
+        if known is None or item.key not in before:
+            continue
+        had = limit.limit_of(adapter.trainer(before[item.key]))
+        if had == known.limit and limit.limit_of(adapter.trainer(item)) == known.stated:
+            specs[item.key] = limit.replica(item, adapter, known.limit)
+    return {**job, "spec": {**job["spec"], adapter.specs: specs}}
+
+
+def _last_applied(job: Mapping[str, Any]) -> str | None:
+    metadata = job.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    found = annotations.get(LAST_APPLIED) if isinstance(annotations, Mapping) else None
+    return None if found is None else str(found)
 
 
 def make_app(
@@ -65,12 +136,6 @@ def make_app(
     app = web.Application(client_max_size=MAX_BODY)
     app.router.add_post(PATH, mutate)
     return app
-
-
-_INVALID = 422
-
-
-_PATCHED = ("labels", "annotations")
 
 
 def review(
@@ -114,9 +179,9 @@ def _respond(
             if not _was_injected(old):
                 return {"allowed": True, "warnings": [_not_injected_message(job)]}
             settings = inject.pin_image(settings, old, adapter_for(old))
-            if reapply.is_reapplied(request):
-                wanted, warnings = reapply.preserve_replicas(job, old, defaults)
-                wanted = reapply.preserve_limits(wanted, old)
+            if is_reapplied(request):
+                wanted, warnings = preserve_replicas(job, old, defaults)
+                wanted = preserve_limits(wanted, old)
         injected = inject.inject(wanted, settings=settings, defaults=defaults, source=source)
         if request["operation"] == "UPDATE" and adapter_for(job) is TENSORFLOW:
             tfjob_rules.check_update(old, wanted, source)

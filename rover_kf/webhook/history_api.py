@@ -95,10 +95,8 @@ class HistoryServer:
     async def _answer(self, request: web.Request, find: Callable[[object], object]) -> web.Response:
         try:
             return web.json_response(await asyncio.to_thread(self._find, request, find))
-        except _Unauthenticated as cause:
-            return _error_response(401, str(cause))
-        except _Forbidden as cause:
-            return _error_response(403, str(cause))
+        except _DeniedError as cause:
+            return _error_response(cause.status, str(cause))
         except errors.NoSuchJob as cause:
             return _error_response(404, str(cause))
         except (errors.HistoryUnavailable, errors.ClusterUnavailable) as cause:
@@ -111,21 +109,21 @@ class HistoryServer:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         caller = self._access.caller(token.strip()) if kind == "Bearer" and token else None
         if caller is None:
-            raise _Unauthenticated("show a token of this cluster: Authorization: Bearer …")
+            raise _DeniedError(401, "show a token of this cluster: Authorization: Bearer …")
         return find(caller)
 
     def _check(self, caller: object, namespace: str | None) -> None:
         if not self._access.may_see(caller, namespace):
             where = f"the namespace {namespace}" if namespace else "all namespaces; name one"
-            raise _Forbidden(f"you may not list PyTorchJobs in {where}")
+            raise _DeniedError(403, f"you may not list PyTorchJobs in {where}")
 
 
-class _Unauthenticated(Exception):
-    """No token, or one of nobody."""
+class _DeniedError(Exception):
+    """No token, one of nobody (401), or a namespace that the caller may not see (403)."""
 
-
-class _Forbidden(Exception):
-    """A namespace that the caller may not see."""
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def _error_response(status: int, message: str) -> web.Response:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from controller import settings
-from controller.policy_defaults import PolicyDefaults
+from controller.controller_runtime import PolicyDefaults
 from rover_kf import errors
 
 NEEDED = {"ROVER_NAMESPACE": "rover-kf-system", "ROVER_SIDECAR_IMAGE": "rover-kf-sidecar:1"}

@@ -117,7 +117,7 @@ def applied(job):
 
 def reapply(file, stored, **options):
     merged = three_way_patch(file, file, stored)
-    manager = options.pop("manager", admission.reapply.APPLY_MANAGER)
+    manager = options.pop("manager", admission.APPLY_MANAGER)
     return ask(merged, operation="UPDATE", old=stored, manager=manager, **options)
 
 
@@ -176,7 +176,7 @@ def test_a_changed_file_sets_replicas():
     stored = scaled_to(stored, 3)
     changed, _ = applied(make_job(policy=AUTO, workers=4))
     merged = three_way_patch(file, changed, stored)
-    manager = admission.reapply.APPLY_MANAGER
+    manager = admission.APPLY_MANAGER
     _, again = ask(merged, operation="UPDATE", old=stored, manager=manager)
     assert again["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 4
 
@@ -246,7 +246,7 @@ def test_a_second_apply_keeps_a_raised_limit():
     assert again == stored
     changed, _ = applied(make_job(policy=policy, memory="3Gi"))
     merged = three_way_patch(file, changed, stored)
-    _, again = ask(merged, operation="UPDATE", old=stored, manager=admission.reapply.APPLY_MANAGER)
+    _, again = ask(merged, operation="UPDATE", old=stored, manager=admission.APPLY_MANAGER)
     assert trainer_of(again)["resources"]["limits"]["memory"] == "3Gi"
     bare = make_job(policy=policy, memory="3Gi")
     assert container_of(again, names.SIDECAR_CONTAINER) == container_of(

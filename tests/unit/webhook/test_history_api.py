@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller import run_retention
+from controller import controller_runtime
 from controller.authorization import ClusterAccess
 from controller.http_servers import HistoryMetrics, make_health_app
 from rover_kf import errors
@@ -183,7 +183,9 @@ def test_old_runs_are_forgotten(history):
     """Once after the start, then each day; a year's rest is kept with 0 days for ever."""
 
     async def once(days):
-        keeping = run_retention.prune_history(history, days, clock=lambda: 86400.0 * 10, first=0.0)
+        keeping = controller_runtime.prune_history(
+            history, days, clock=lambda: 86400.0 * 10, first=0.0
+        )
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(keeping, 0.3)
 
