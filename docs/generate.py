@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.http_servers import HistoryMetrics
 from rover_kf.api import event_reasons, names
-from rover_kf.api.leases import DataStatus, WorkerShare
+from rover_kf.api.data import DataStatus, WorkerShare
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cli import exit_codes

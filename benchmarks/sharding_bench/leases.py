@@ -23,8 +23,14 @@ from typing import Any, TypeVar
 import aiohttp
 
 from rover_kf.api import codec, names
-from rover_kf.api.data import MAX_SPANS_PER_REQUEST, DataPlan, DataProgress, Partition
-from rover_kf.api.leases import LeaseReply, RegisterReply
+from rover_kf.api.data import (
+    MAX_SPANS_PER_REQUEST,
+    DataPlan,
+    DataProgress,
+    LeaseReply,
+    Partition,
+    RegisterReply,
+)
 from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 
 WORKERS, RATE = 1000, 500.0

@@ -1,12 +1,15 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part in training, and when: between launcher and coordinator."""
+"""Who takes part in training, when, and where pods are: between launcher, sidecars and coordinator.
+
+The controller knows the addresses of pods better than a name server.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.faults.cpu_raises import CpuCount
+from rover_kf.api.faults.limit_raises import CpuCount
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -191,3 +194,19 @@ class FinishRequest:
     round: int
     world: Round | None = None
     """The whole round, sent only after a ``report``: a coordinator that is new adopts it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CoordinatorAddress:
+    """Body of PATH_COORDINATOR."""
+
+    address: str
+    """IP address of the job's first pod."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodAddresses:
+    """Body of PATH_PODS: pods that a round waits for, and that run."""
+
+    addresses: dict[str, str]
+    """IP address by the pod's name."""

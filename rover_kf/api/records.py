@@ -7,11 +7,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from rover_kf.api.data import DataStatus
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang
 from rover_kf.api.faults.node_check_messages import NodeCheckReport
 from rover_kf.api.jobs import Event
-from rover_kf.api.leases import DataStatus
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.system.html_tables import NotebookTable
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.faults.cpu_raises import CpuUse, PodCpu
-from rover_kf.api.faults.faulty_nodes import FaultyNode
+from rover_kf.api.data import DataStatus
+from rover_kf.api.faults.faulty_nodes import FaultyNode, Straggler
 from rover_kf.api.faults.hang_reports import Hang
-from rover_kf.api.faults.memory_raises import MemoryTrend, OomKill
+from rover_kf.api.faults.limit_raises import CpuUse, MemoryTrend, OomKill, PodCpu
 from rover_kf.api.faults.node_check_messages import NodeCheckReport
-from rover_kf.api.faults.straggler_reports import Straggler
 from rover_kf.api.jobs import Event
-from rover_kf.api.leases import DataStatus
 from rover_kf.api.samples import Goodput, Throughput
 
 

@@ -13,7 +13,7 @@ import dataclasses
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 
-from rover_kf.api.replica_checks import TensorChecksum
+from rover_kf.api.replication import TensorChecksum
 
 MAX_LISTED, MAX_NAME_LENGTH = 4096, 120
 """Bounds of a listing: entries, characters of a name."""

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.faults.cpu_raises import CpuLimitRaises
-from rover_kf.api.faults.memory_raises import MemoryLimitRaises
+from rover_kf.api.faults.limit_raises import CpuLimitRaises, MemoryLimitRaises
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.client import results
 from rover_kf.cluster.protocol import Cluster

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from rover_kf import errors
-from rover_kf.api.limits import Headroom, NamespaceLimits
+from rover_kf.api.cluster_capacity import Headroom, NamespaceLimits
 from rover_kf.injection import quantities
 
 T = TypeVar("T")

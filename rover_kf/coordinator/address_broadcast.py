@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.coordinator_address import CoordinatorAddress
+from rover_kf.api.membership import CoordinatorAddress
 from rover_kf.api.status import Ack
 from rover_kf.sidecar.http.peer_client import HttpPeerClient
 from rover_kf.sidecar.settings import SidecarSettings

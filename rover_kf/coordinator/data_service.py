@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from rover_kf.api import names
-from rover_kf.api.leases import DataStatus, LeaseRequest, ProgressRequest, RegisterData
+from rover_kf.api.data import DataStatus, LeaseRequest, ProgressRequest, RegisterData
 from rover_kf.data_sharding.dispatcher import ShardDispatcher
 from rover_kf.data_sharding.lease_terms import PoisonedSpan
 from rover_kf.data_sharding.progress_rate import ProgressRate

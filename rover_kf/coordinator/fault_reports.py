@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from rover_kf.api.faults.faulty_nodes import FaultyNode
-from rover_kf.api.faults.memory_raises import OomKill
+from rover_kf.api.faults.limit_raises import OomKill
 from rover_kf.api.membership import Failure, Member
 from rover_kf.elastic.failures.rule import RAISE_MEMORY, REPLACE_NODE
 

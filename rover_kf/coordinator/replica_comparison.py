@@ -18,7 +18,7 @@ from aiohttp import web
 
 from rover_kf.api import names
 from rover_kf.api.checkpoints import SlotSealed
-from rover_kf.api.replica_checks import DigestAck, ReplicaDigest, TensorChecksum
+from rover_kf.api.replication import DigestAck, ReplicaDigest, TensorChecksum
 from rover_kf.checkpoint import divergence
 from rover_kf.checkpoint.divergence import ReplicaGroups
 from rover_kf.sidecar.http.app import read, reply

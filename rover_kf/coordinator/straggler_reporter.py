@@ -8,7 +8,7 @@ For as long as the rule holds it stands in the status, for a controller that may
 from __future__ import annotations
 
 from rover_kf.api import names
-from rover_kf.api.faults.straggler_reports import Straggler
+from rover_kf.api.faults.faulty_nodes import Straggler
 from rover_kf.api.membership import Member, Round
 from rover_kf.api.samples import StepReport
 from rover_kf.elastic import stragglers

@@ -14,21 +14,19 @@ import itertools
 
 from rover_kf import errors
 from rover_kf.api.data import (
-    MAX_SPANS_PER_REQUEST,
-    DataPlan,
-    DataProgress,
-    Partition,
-    SlotSpan,
-)
-from rover_kf.api.leases import (
     FINISHED,
     GO,
+    MAX_SPANS_PER_REQUEST,
     REGISTER,
     WAIT,
+    DataPlan,
+    DataProgress,
     LeaseReply,
     LeaseRequest,
+    Partition,
     RegisterData,
     RegisterReply,
+    SlotSpan,
 )
 from rover_kf.data_sharding.consumed_set import ConsumedSet
 from rover_kf.data_sharding.lease_terms import LeaseTerms

@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from rover_kf.api.leases import DataStatus, PoisonedShard, WorkerShare
+from rover_kf.api.data import DataStatus, PoisonedShard, WorkerShare
 from rover_kf.data_sharding.dispatcher import LeaseCounter, ShardDispatcher
 from rover_kf.data_sharding.ledger import LeaseLedger
 

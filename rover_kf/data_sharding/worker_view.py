@@ -12,14 +12,17 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from rover_kf.api.data import MAX_SPANS_PER_REQUEST, DataPlan, DataProgress, SlotSpan
-from rover_kf.api.leases import (
+from rover_kf.api.data import (
     FINISHED,
+    MAX_SPANS_PER_REQUEST,
     REGISTER,
+    DataPlan,
+    DataProgress,
     LeaseReply,
     LeaseRequest,
     RegisterData,
     RegisterReply,
+    SlotSpan,
     UnreadableSpan,
 )
 from rover_kf.data_sharding.interval_set import IntervalSet

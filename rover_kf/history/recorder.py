@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from rover_kf.api import names
+from rover_kf.api.data import DataStatus
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang
 from rover_kf.api.faults.node_check_messages import NodeCheckReport
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import JobSignature, ProgressSample, RunRecord, ServerSetup
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus

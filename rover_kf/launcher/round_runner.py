@@ -12,7 +12,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.faults.cpu_raises import CpuCount
+from rover_kf.api.faults.limit_raises import CpuCount
 from rover_kf.api.membership import Failure, Identity, Round, WatchReply, WatchRequest
 from rover_kf.elastic.failures.classify import classify, root_cause
 from rover_kf.elastic.failures.evidence import ExitEvidence, FailureVerdict, TrainingError

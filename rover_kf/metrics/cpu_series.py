@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import heapq
 
-from rover_kf.api.faults.cpu_raises import CpuCount, CpuUse, PodCpu
+from rover_kf.api.faults.limit_raises import CpuCount, CpuUse, PodCpu
 
 MAX_COUNTS = 60
 """Counts that are kept, spread over the time that is told of."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from rover_kf.api.leases import DataStatus, WorkerShare
+from rover_kf.api.data import DataStatus, WorkerShare
 from rover_kf.api.samples import DataPosition, StepReport
 
 WINDOW_SECONDS = 60.0

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from rover_kf.api import names
-from rover_kf.api.leases import DataStatus
+from rover_kf.api.data import DataStatus
 from rover_kf.api.status import CoordinatorStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -13,7 +13,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-from rover_kf.api.faults.memory_raises import MemoryTrend
+from rover_kf.api.faults.limit_raises import MemoryTrend
 
 MAX_SAMPLES = 60
 """Samples that are kept; beyond them every other one goes, and the distance doubles."""

@@ -8,8 +8,8 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
+from rover_kf.api.cluster_capacity import Headroom
 from rover_kf.api.decisions import Quantity
-from rover_kf.api.limits import Headroom
 from rover_kf.injection import sizing
 
 SIDECAR_CPU = 0.05

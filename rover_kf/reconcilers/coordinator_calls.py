@@ -8,8 +8,8 @@ import logging
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.coordinator_address import PodAddresses
 from rover_kf.api.jobs import JobKey
+from rover_kf.api.membership import PodAddresses
 from rover_kf.api.status import Ack, ScaleRequest, ServerLostRequest, UnavailablePodsRequest
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.reconcilers.plan import (

@@ -21,9 +21,10 @@ from rover_kf.api.status import CoordinatorStatus
 from rover_kf.elastic.node_check.fleet import FleetBaselines
 from rover_kf.injection.adapters import PYTORCH, TENSORFLOW
 from rover_kf.reconcilers.status_annotation import JobStatus
+from rover_kf.scaling.decision_input import ScalingProposal
 from rover_kf.scaling.fair_sharing import FairShareView
 from rover_kf.scaling.policy import AutoscalingPolicy
-from rover_kf.scaling.proposal import PsProposal, ScalingProposal
+from rover_kf.scaling.ps_decision_input import PsProposal
 from rover_kf.scaling.ps_model import PsModel
 
 

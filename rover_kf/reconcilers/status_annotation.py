@@ -15,8 +15,7 @@ import re
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.faults.cpu_raises import CpuLimitRaises
-from rover_kf.api.faults.memory_raises import MemoryLimitRaises
+from rover_kf.api.faults.limit_raises import CpuLimitRaises, MemoryLimitRaises
 from rover_kf.api.jobs import ObservedJob
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.scaling.scaling_state import ScalingState

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import jinja2
 
+from rover_kf.api.data import DataStatus
 from rover_kf.api.decisions import Recommendation
-from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
 from rover_kf.report import (
     charts,

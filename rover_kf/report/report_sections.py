@@ -7,8 +7,8 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api import names
+from rover_kf.api.data import DataStatus
 from rover_kf.api.jobs import Event
-from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
 from rover_kf.report import event_parsing, number_text
 

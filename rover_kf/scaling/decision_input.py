@@ -9,7 +9,7 @@ import statistics
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling import window_medians
+from rover_kf.scaling import throughput
 from rover_kf.scaling.policy import AutoscalingPolicy
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
@@ -49,7 +49,7 @@ class DecisionInput:
     @property
     def rate(self) -> float:
         """Samples per second now; 0 if not measured."""
-        return window_medians.median_throughput(self.windows) if self.windows else 0.0
+        return throughput.median_throughput(self.windows) if self.windows else 0.0
 
     @property
     def restart_seconds(self) -> float:
@@ -121,6 +121,18 @@ class DecisionInput:
     def world_size(self, replicas: int) -> int:
         """Ranks that the job has with so many Worker replicas."""
         return (replicas + self.observation.masters) * self.observation.processes_per_node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScalingProposal:
+    """A job as scaling sees it, and where it would go, whatever there is room for."""
+
+    current: JobObservation
+    """With the model of its throughput, which is fitted when somebody asks for it."""
+    decision: ScaleDecision | None = None
+    """None while a change that is written down has still to be made."""
+    state: ScalingState = dataclasses.field(default_factory=ScalingState)
+    """To be kept with the decision."""
 
 
 def current_windows(observation: JobObservation, state: ScalingState) -> tuple[Throughput, ...]:

@@ -168,6 +168,16 @@ class PsDecisionInput:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PsProposal:
+    """A job as scaling sees it, and where it would go, whatever there is room for."""
+
+    current: PsObservation
+    decision: ScaleDecision
+    state: ScalingState
+    """To be kept with the decision."""
+
+
 def allowed_text(policy: AutoscalingPolicy, servers: int) -> str:
     """Which sizes the policy allows, for a person.
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling import least_squares, window_medians
+from rover_kf.scaling import least_squares, throughput
 
 RIDGE = (0.02, 0.02, 0.02, 0.05, 0.05)
 """Of the terms at their medians, in medians of a step: what repeats another term is dropped."""
@@ -139,7 +139,7 @@ def _by_setup(
 
 
 def _change_time(windows: Sequence[Throughput]) -> float:
-    start = window_medians.level_start([*map(_seconds, windows)])
+    start = throughput.level_start([*map(_seconds, windows)])
     return windows[start].started_at if start else 0.0
 
 

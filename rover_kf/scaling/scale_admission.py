@@ -6,6 +6,10 @@
 is and what others lack: the controller and the simulation of a cluster both end here. Where there
 is less room than the decision wants, the same decision is made again with what there is: so it is
 either a smaller step that pays by itself, or to stay.
+
+A job gives replicas to others that lack room, or asks for no more than it got. Neither is a try:
+there is nothing to verify and nothing to go back for. When there is room again the job grows by the
+rule of ``decide``.
 """
 
 from __future__ import annotations
@@ -15,11 +19,10 @@ import math
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.scaling import headroom
-from rover_kf.scaling.decide import NOTHING_NEW, decide
-from rover_kf.scaling.decision_input import STAY
-from rover_kf.scaling.fair_sharing import FairShareView
+from rover_kf.scaling.decide import NOTHING_NEW, decide, start_move
+from rover_kf.scaling.decision_input import STAY, DecisionInput
+from rover_kf.scaling.fair_sharing import FairShare, FairShareView
 from rover_kf.scaling.policy import AutoscalingPolicy
-from rover_kf.scaling.replica_yield import accept, yield_replicas
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 
@@ -108,3 +111,73 @@ def _max_replicas(inputs: AdmissionInput) -> tuple[float, str, str]:
         if most <= share.max_replicas
         else (share.max_replicas, share.reason, "")
     )
+
+
+SETTLES_SECONDS = 120.0
+"""How long pods may find no node before a job that trains without them asks for them no more."""
+
+
+def yield_replicas(
+    observation: JobObservation,
+    policy: AutoscalingPolicy,
+    state: ScalingState,
+    share: FairShare,
+    *,
+    now: float,
+) -> tuple[ScaleDecision, ScalingState] | None:
+    """The decision to shrink to the share, with the state to keep; None if it has no more.
+
+    Args:
+        observation: the job now.
+        policy: what its owner allows.
+        state: as kept.
+        share: what it may have.
+        now: Unix seconds.
+    """
+    fitting = [size for size in policy.allowed() if size <= share.max_replicas]
+    if (
+        state.move is not None
+        or not observation.steady
+        or not fitting
+        or observation.replicas <= fitting[-1]
+    ):
+        return None
+    reason = (
+        f"gives {observation.replicas - fitting[-1]} of {observation.replicas} "
+        f"replicas: {share.reason}"
+    )
+    case = DecisionInput.from_observation(observation, policy, state, now)
+    return _shrink(case, fitting[-1], reason)
+
+
+def accept(
+    observation: JobObservation, policy: AutoscalingPolicy, state: ScalingState, *, now: float
+) -> tuple[ScaleDecision, ScalingState] | None:
+    """The decision to ask for those replicas that found a node; None while all may find one.
+
+    Until then the job is not steady, so that nothing else would be decided, and its own pods would
+    be the first to take whatever room there is.
+
+    Args:
+        observation: the job now.
+        policy: what its owner allows.
+        state: as kept.
+        now: Unix seconds.
+    """
+    placed = observation.replicas - observation.unschedulable
+    fitting = [size for size in policy.allowed() if size <= placed]
+    waits = not observation.unschedulable or observation.unschedulable_seconds < SETTLES_SECONDS
+    if state.move is not None or waits or not fitting:
+        return None
+    reason = (
+        f"settles for {fitting[-1]} of {observation.replicas} replicas: no node has had room for "
+        f"{observation.unschedulable} of its pods for {observation.unschedulable_seconds:.0f} s"
+    )
+    case = DecisionInput.from_observation(observation, policy, state, now)
+    return _shrink(case, fitting[-1], reason)
+
+
+def _shrink(case: DecisionInput, size: int, reason: str) -> tuple[ScaleDecision, ScalingState]:
+    model = case.observation.model
+    rate = 0.0 if model is None else model.rate(case.world_size(size))
+    return start_move(case, size, rate, fallback=None, reason=reason)

@@ -18,8 +18,7 @@ import signal
 from aiohttp import web
 
 from rover_kf.api import names
-from rover_kf.api.coordinator_address import CoordinatorAddress, PodAddresses
-from rover_kf.api.membership import Identity
+from rover_kf.api.membership import CoordinatorAddress, Identity, PodAddresses
 from rover_kf.api.status import Ack
 from rover_kf.coordinator import data_service
 from rover_kf.coordinator.address_broadcast import AddressBroadcaster

@@ -14,7 +14,7 @@ import dataclasses
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 
-from rover_kf.scaling.allocation import Claim, allocate
+from rover_kf.scaling.fair_sharing import Claim, allocate
 from rover_kf.simulation.cluster_simulation import ClusterShape, FleetJob, FleetPolicy
 from rover_kf.simulation.controller_policy import ControllerPolicy
 from rover_kf.simulation.per_job_policies import (
@@ -128,7 +128,7 @@ class PolluxFleetPolicy:
 
 
 class OracleFleetPolicy:
-    """The allocator of rover_kf.scaling.allocation, each interval, with the true tables."""
+    """The allocator of rover_kf.scaling.fair_sharing, each interval, with the true tables."""
 
     packs = True
 

@@ -18,7 +18,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.leases import LeaseReply, LeaseRequest
+from rover_kf.api.data import LeaseReply, LeaseRequest
 from tests.support.faults.switching_relay import SwitchingRelay
 from tests.support.pods.encrypted_pods import (
     NAME,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.faults.cpu_raises import CpuLimitRaises, CpuUse
+from rover_kf.api.faults.limit_raises import CpuLimitRaises, CpuUse
 from rover_kf.elastic.resources.cpu_limit import (
     LEAST_GAIN,
     STARVED,

@@ -9,7 +9,7 @@ import dataclasses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.scaling.allocation import Claim, allocate
+from rover_kf.scaling.fair_sharing import Claim, allocate
 
 
 @st.composite

@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
-from rover_kf.api.leases import LeaseRequest, RegisterData
+from rover_kf.api.data import (
+    DataPlan,
+    DataProgress,
+    LeaseRequest,
+    Partition,
+    RegisterData,
+    SlotSpan,
+)
 from rover_kf.data_sharding.dispatcher import ShardDispatcher
 from rover_kf.data_sharding.interval_set import IntervalSet
 from rover_kf.data_sharding.ledger import LeaseLedger

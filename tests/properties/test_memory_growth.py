@@ -10,7 +10,7 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.faults.memory_raises import MemoryLimitRaises, OomKill
+from rover_kf.api.faults.limit_raises import MemoryLimitRaises, OomKill
 from rover_kf.elastic.resources.memory_limit import (
     MARGIN,
     MAX_RAISES,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rover_kf.api.samples import Throughput
 from rover_kf.history.downsampling import downsample
-from rover_kf.scaling import window_medians
+from rover_kf.scaling import throughput
 
 SECONDS, MOST = 60.0, 64
 modest = settings(max_examples=60, deadline=None)
@@ -96,8 +96,8 @@ def test_what_each_size_showed_is_not_forgotten(rows):
     once = {(nodes, each or 16): rest for nodes, each, *rest in rows}
     whole = course([(*key, *rest) for key, rest in once.items()])
     before, after = (
-        window_medians.compute_medians(whole),
-        window_medians.compute_medians(packed(whole)),
+        throughput.compute_medians(whole),
+        throughput.compute_medians(packed(whole)),
     )
     assert [one.world_size for one in after] == [one.world_size for one in before]
     for one, other in zip(before, after, strict=True):

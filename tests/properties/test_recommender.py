@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.limits import Headroom
+from rover_kf.api.cluster_capacity import Headroom
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.recommender import similar_runs

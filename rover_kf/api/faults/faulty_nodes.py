@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that a job had better keep away from: from the coordinator to the controller."""
+"""Nodes that a job had better leave, and pods that the others wait for.
+
+From the coordinator to the controller.
+"""
 
 from __future__ import annotations
 
@@ -21,3 +24,17 @@ class FaultyNode:
     """One sentence."""
     observed_at: float
     """Unix seconds."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Straggler:
+    """A pod one of whose ranks is slow by itself (elastic.stragglers has the rule)."""
+
+    pod: str
+    node: str
+    """Its Kubernetes name; empty: not known."""
+    rank: int
+    ratio: float
+    """Its own time a step over the others'."""
+    since: float
+    """When the rule began to hold; Unix seconds."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from rover_kf.api.leases import DataStatus
+from rover_kf.api.data import DataStatus
 
 _WIDTH = 24
 _MOST_SHARES = 8

@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from rover_kf.api import names
+from rover_kf.api.data import DataStatus
 from rover_kf.api.jobs import Event, JobKey, ObservedJob, Pod
-from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus

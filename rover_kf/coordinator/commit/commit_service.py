@@ -28,7 +28,7 @@ from rover_kf.api.checkpoints import (
     SlotSealed,
     WaitRequest,
 )
-from rover_kf.api.replica_checks import SealAck
+from rover_kf.api.replication import SealAck
 from rover_kf.api.status import Ack
 from rover_kf.checkpoint import commit, rank_ranges
 from rover_kf.checkpoint.resharding import step_selection

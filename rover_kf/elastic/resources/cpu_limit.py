@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from rover_kf.api.faults.cpu_raises import CpuLimitRaises, CpuUse
+from rover_kf.api.faults.limit_raises import CpuLimitRaises, CpuUse
 
 THROTTLED = 0.25
 """Share of the time from which on a pod counts as short: each such period makes a step wait."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rover_kf.api.faults.memory_raises import MemoryLimitRaises, MemoryTrend, OomKill
+from rover_kf.api.faults.limit_raises import MemoryLimitRaises, MemoryTrend, OomKill
 
 MAX_RAISES = 4
 """After so many something grows without end, and more memory only puts the end off."""

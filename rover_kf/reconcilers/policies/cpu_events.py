@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rover_kf.api import names
-from rover_kf.api.faults.cpu_raises import CpuLimitRaises, CpuUse
+from rover_kf.api.faults.limit_raises import CpuLimitRaises, CpuUse
 from rover_kf.api.jobs import Event
 from rover_kf.elastic.resources.cpu_limit import STARVED
 from rover_kf.injection import quantities

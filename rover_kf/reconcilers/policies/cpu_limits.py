@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from rover_kf.api import names
-from rover_kf.api.faults.cpu_raises import CpuLimitRaises, CpuUse
+from rover_kf.api.faults.limit_raises import CpuLimitRaises, CpuUse
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.api.samples import Throughput
 from rover_kf.elastic.resources.cpu_limit import (

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from rover_kf.api import names
-from rover_kf.api.faults.memory_raises import MemoryLimitRaises, MemoryTrend, OomKill
+from rover_kf.api.faults.limit_raises import MemoryLimitRaises, MemoryTrend, OomKill
 from rover_kf.api.jobs import ContainerStatus, Event, Pod
 from rover_kf.elastic.resources.memory_limit import (
     MemoryRaiseDecision,

@@ -18,9 +18,8 @@ from rover_kf.reconcilers.scaling.scaling_proposal import shift_window
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling import ps_decision_input
 from rover_kf.scaling.policy import OFF
-from rover_kf.scaling.proposal import PsProposal
 from rover_kf.scaling.ps_decide import decide
-from rover_kf.scaling.ps_decision_input import PsObservation
+from rover_kf.scaling.ps_decision_input import PsObservation, PsProposal
 
 KINDS = ("worker", "ps")
 

@@ -21,8 +21,8 @@ from rover_kf.scaling import headroom
 from rover_kf.scaling.decide import NOTHING_NEW
 from rover_kf.scaling.decision_input import SCALE, STAY
 from rover_kf.scaling.policy import AUTO, RECOMMEND
-from rover_kf.scaling.proposal import PsProposal
 from rover_kf.scaling.ps_decide import decide
+from rover_kf.scaling.ps_decision_input import PsProposal
 from rover_kf.scaling.scaling_state import ScalingState
 
 

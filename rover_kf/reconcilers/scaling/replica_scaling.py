@@ -19,8 +19,7 @@ from rover_kf.reconcilers.plan import EmitJobEvent, Observed, ReconcilePlan
 from rover_kf.reconcilers.scaling import resize
 from rover_kf.scaling import policy as policies
 from rover_kf.scaling.decide import NOTHING_NEW
-from rover_kf.scaling.decision_input import STAY
-from rover_kf.scaling.proposal import ScalingProposal
+from rover_kf.scaling.decision_input import STAY, ScalingProposal
 from rover_kf.scaling.scale_admission import AdmissionInput, admit
 from rover_kf.scaling.scaling_state import ScalingState
 

@@ -15,8 +15,8 @@ from rover_kf.api.jobs import ObservedJob, Pod
 from rover_kf.api.samples import Throughput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.scaling.decide import decide
+from rover_kf.scaling.decision_input import ScalingProposal
 from rover_kf.scaling.policy import OFF, AutoscalingPolicy
-from rover_kf.scaling.proposal import ScalingProposal
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 

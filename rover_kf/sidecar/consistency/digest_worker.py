@@ -15,7 +15,7 @@ import logging
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import SlotSealed
-from rover_kf.api.replica_checks import DigestAck, ReplicaDigest, TensorChecksum
+from rover_kf.api.replication import DigestAck, ReplicaDigest, TensorChecksum
 from rover_kf.checkpoint import divergence
 from rover_kf.sidecar.consistency import tensor_digests
 from rover_kf.sidecar.interfaces import PeerClient

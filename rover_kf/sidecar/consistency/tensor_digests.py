@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 
-from rover_kf.api.replica_checks import TensorChecksum
+from rover_kf.api.replication import TensorChecksum
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import checksum

@@ -9,10 +9,12 @@ import time
 from typing import Protocol
 
 from rover_kf.api import names
-from rover_kf.api.data import DataPlan, DataProgress, Partition
-from rover_kf.api.leases import (
+from rover_kf.api.data import (
+    DataPlan,
+    DataProgress,
     LeaseReply,
     LeaseRequest,
+    Partition,
     ProgressRequest,
     RegisterData,
     RegisterReply,

@@ -14,8 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from rover_kf import errors
-from rover_kf.api.data import MAX_SPANS_PER_REQUEST, DataProgress, SlotSpan
-from rover_kf.api.leases import LeaseReply, UnreadableSpan
+from rover_kf.api.data import (
+    MAX_SPANS_PER_REQUEST,
+    DataProgress,
+    LeaseReply,
+    SlotSpan,
+    UnreadableSpan,
+)
 from rover_kf.data_sharding.worker_view import LeaseTracker
 from rover_kf.trainer.data.lease_client import LeaseClient
 

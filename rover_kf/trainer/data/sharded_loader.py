@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.api.data import DataPlan, DataProgress, SlotSpan
-from rover_kf.api.leases import UnreadableSpan
+from rover_kf.api.data import DataPlan, DataProgress, SlotSpan, UnreadableSpan
 from rover_kf.data_sharding.consumed_set import ConsumedSet
 from rover_kf.data_sharding.worker_view import merge_spans
 from rover_kf.trainer.data.lease_prefetcher import LeasePrefetcher

@@ -13,8 +13,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from rover_kf import errors
-from rover_kf.api.data import SlotSpan
-from rover_kf.api.leases import UnreadableSpan
+from rover_kf.api.data import SlotSpan, UnreadableSpan
 from rover_kf.data_sharding.ledger_source import LedgerSource, SlotMarker, UnusableRecord
 
 ReadOrder = tuple[int, tuple[SlotSpan, ...]]

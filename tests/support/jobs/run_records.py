@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.data import SlotSpan
+from rover_kf.api.data import DataStatus, PoisonedShard, SlotSpan, WorkerShare
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang, StackGroup
-from rover_kf.api.faults.memory_raises import MemoryTrend
+from rover_kf.api.faults.limit_raises import MemoryTrend
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.leases import DataStatus, PoisonedShard, WorkerShare
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import CoordinatorStatus

@@ -13,8 +13,16 @@ import dataclasses
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
-from rover_kf.api.leases import LeaseReply, LeaseRequest, RegisterData, RegisterReply
+from rover_kf.api.data import (
+    DataPlan,
+    DataProgress,
+    LeaseReply,
+    LeaseRequest,
+    Partition,
+    RegisterData,
+    RegisterReply,
+    SlotSpan,
+)
 from rover_kf.data_sharding.consumed_set import ConsumedSet
 from rover_kf.data_sharding.dispatcher import ShardDispatcher
 from rover_kf.data_sharding.interval_set import IntervalSet

@@ -9,8 +9,8 @@ import dataclasses
 import pytest
 
 from rover_kf.api import final_status, termination_log
+from rover_kf.api.data import DataStatus
 from rover_kf.api.jobs import Event
-from rover_kf.api.leases import DataStatus
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import CoordinatorStatus
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api import codec
-from rover_kf.api.replica_checks import ReplicaDigest, TensorChecksum
+from rover_kf.api.replication import ReplicaDigest, TensorChecksum
 from rover_kf.checkpoint import divergence
 from rover_kf.coordinator import replica_comparison
 from rover_kf.sidecar.http import app

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from rover_kf.api import codec, names
-from rover_kf.api.coordinator_address import CoordinatorAddress
+from rover_kf.api.membership import CoordinatorAddress
 from rover_kf.api.status import Ack
 from rover_kf.coordinator.address_broadcast import AddressBroadcaster, other_pods
 from rover_kf.sidecar.http.peer_client import HttpPeerClient

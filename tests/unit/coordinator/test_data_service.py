@@ -13,8 +13,16 @@ from aiohttp import test_utils
 
 from rover_kf import errors
 from rover_kf.api import codec, error_wire, names
-from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
-from rover_kf.api.leases import LeaseReply, ProgressRequest, RegisterReply, UnreadableSpan
+from rover_kf.api.data import (
+    DataPlan,
+    DataProgress,
+    LeaseReply,
+    Partition,
+    ProgressRequest,
+    RegisterReply,
+    SlotSpan,
+    UnreadableSpan,
+)
 from rover_kf.coordinator.data_service import DataLeaseService
 from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 from rover_kf.sidecar.event_log import EventLog

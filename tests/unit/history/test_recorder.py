@@ -7,11 +7,10 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
-from rover_kf.api.data import SlotSpan
+from rover_kf.api.data import DataStatus, PoisonedShard, SlotSpan
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.leases import DataStatus, PoisonedShard
 from rover_kf.api.records import JobSignature
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import CoordinatorStatus

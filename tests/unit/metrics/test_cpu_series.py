@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from rover_kf.api.faults.cpu_raises import CpuCount
+from rover_kf.api.faults.limit_raises import CpuCount
 from rover_kf.launcher import round_runner
 from rover_kf.metrics.cpu_series import MAX_COUNTS, MAX_PODS, CpuSeries, PodCpuSeries
 

@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-from rover_kf.api.data import SlotSpan
-from rover_kf.api.leases import DataStatus, PoisonedShard, WorkerShare
+from rover_kf.api.data import DataStatus, PoisonedShard, SlotSpan, WorkerShare
 from rover_kf.api.samples import DataPosition, Goodput, StepReport
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.metrics import exporter

@@ -15,22 +15,16 @@ from rover_kf.api import names
 
 PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 MODULES = (
-    *(
-        "membership",
-        "checkpoints",
-        "replication",
-        "replica_checks",
-        "faults.hang_reports",
-        "samples",
-        "status",
-    ),
-    *(
-        "faults.straggler_reports",
-        "coordinator_state",
-        "faults.node_check_messages",
-        "leases",
-        "data",
-    ),
+    "membership",
+    "checkpoints",
+    "replication",
+    "faults.hang_reports",
+    "samples",
+    "status",
+    "faults.faulty_nodes",
+    "coordinator_state",
+    "faults.node_check_messages",
+    "data",
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.limits import Headroom
+from rover_kf.api.cluster_capacity import Headroom
 from rover_kf.client import namespace_limits
 from rover_kf.recommender import job_signature as reading
 from rover_kf.recommender.constraints import Constraints

@@ -13,8 +13,8 @@ import copy
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.cluster_capacity import NamespaceObjects
-from rover_kf.api.coordinator_address import PodAddresses
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.membership import PodAddresses
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import (
     Ack,

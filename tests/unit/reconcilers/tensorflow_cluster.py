@@ -11,8 +11,7 @@ from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.faults.cpu_raises import CpuUse
-from rover_kf.api.faults.memory_raises import OomKill
+from rover_kf.api.faults.limit_raises import CpuUse, OomKill
 from rover_kf.api.jobs import ContainerStatus, Event, JobKey, ObservedJob, Pod
 from rover_kf.api.status import Ack
 

@@ -12,7 +12,7 @@ from memory_cluster import KEY, MemoryCluster, manifest
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.faults.memory_raises import MemoryLimitRaises
+from rover_kf.api.faults.limit_raises import MemoryLimitRaises
 from rover_kf.cli.pause_resume import format_explanation
 from rover_kf.client import suspend
 from rover_kf.client.explain import ANNOTATION, HISTORY, explain, with_effects

@@ -13,7 +13,7 @@ from memory_cluster import Killed
 from tensorflow_cluster import DIED, OURS, TensorFlowCluster
 
 from rover_kf.api import names
-from rover_kf.api.faults.memory_raises import OomKill
+from rover_kf.api.faults.limit_raises import OomKill
 from rover_kf.reconcilers import ps_status
 from rover_kf.reconcilers.ps_status import StandaloneStatusReader
 from rover_kf.reconcilers.reconciler import Reconciler

@@ -9,11 +9,10 @@ import html.parser
 
 import pytest
 
-from rover_kf.api.data import SlotSpan
+from rover_kf.api.data import DataStatus, PoisonedShard, SlotSpan, WorkerShare
 from rover_kf.api.decisions import Quantity, Recommendation, ScaleDecision
 from rover_kf.api.faults.hang_reports import Hang, StackGroup
 from rover_kf.api.jobs import Event
-from rover_kf.api.leases import DataStatus, PoisonedShard, WorkerShare
 from rover_kf.api.records import JobSignature, ProgressSample, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.report.checkpoint_chart import durable_lags

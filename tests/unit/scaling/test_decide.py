@@ -13,7 +13,7 @@ from rover_kf.api.samples import Throughput
 from rover_kf.scaling.decide import decide
 from rover_kf.scaling.fair_sharing import FairShare
 from rover_kf.scaling.policy import AutoscalingPolicy
-from rover_kf.scaling.replica_yield import yield_replicas
+from rover_kf.scaling.scale_admission import yield_replicas
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 POLICY = AutoscalingPolicy(mode="auto", min=1, max=8, window_seconds=10, cooldown_seconds=30)

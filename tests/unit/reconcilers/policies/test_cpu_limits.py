@@ -13,7 +13,7 @@ from memory_cluster import Killed
 from tensorflow_cluster import OURS, TensorFlowCluster
 
 from rover_kf.api import names
-from rover_kf.api.faults.cpu_raises import CpuUse
+from rover_kf.api.faults.limit_raises import CpuUse
 from rover_kf.cli.pause_resume import format_explanation
 from rover_kf.client.explain import explain
 from rover_kf.injection import quantities

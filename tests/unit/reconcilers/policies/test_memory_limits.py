@@ -12,7 +12,7 @@ from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.faults.memory_raises import MemoryLimitRaises, MemoryTrend, OomKill
+from rover_kf.api.faults.limit_raises import MemoryLimitRaises, MemoryTrend, OomKill
 from rover_kf.api.jobs import ContainerStatus, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client.explain import explain

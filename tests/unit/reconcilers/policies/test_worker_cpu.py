@@ -11,7 +11,7 @@ import pytest
 from memory_cluster import KEY, Killed, MemoryCluster, manifest
 
 from rover_kf.api import codec, names
-from rover_kf.api.faults.cpu_raises import CpuUse, PodCpu
+from rover_kf.api.faults.limit_raises import CpuUse, PodCpu
 from rover_kf.api.jobs import ContainerStatus, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cli.pause_resume import format_explanation

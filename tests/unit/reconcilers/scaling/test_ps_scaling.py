@@ -13,7 +13,7 @@ from tensorflow_cluster import OURS, TensorFlowCluster, pod_of
 
 from rover_kf.api import names
 from rover_kf.api.cluster_capacity import NamespaceObjects
-from rover_kf.api.faults.cpu_raises import CpuUse
+from rover_kf.api.faults.limit_raises import CpuUse
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
 from rover_kf.cli.pause_resume import format_explanation

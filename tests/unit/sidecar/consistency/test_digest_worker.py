@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.checkpoints import SlotSealed
-from rover_kf.api.replica_checks import DigestAck, ReplicaDigest, TensorChecksum
+from rover_kf.api.replication import DigestAck, ReplicaDigest, TensorChecksum
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal

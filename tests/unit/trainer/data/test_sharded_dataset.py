@@ -15,8 +15,7 @@ from pyarrow import parquet
 from torch.utils.data import DataLoader
 
 from rover_kf import ShardedDataset, errors
-from rover_kf.api.data import SlotSpan
-from rover_kf.api.leases import UnreadableSpan
+from rover_kf.api.data import SlotSpan, UnreadableSpan
 from rover_kf.data_sharding.dispatcher import ShardDispatcher
 from rover_kf.data_sharding.lease_terms import LeaseTerms
 from rover_kf.data_sharding.ledger_source import SlotMarker, UnusableRecord
