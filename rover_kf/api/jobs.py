@@ -127,6 +127,11 @@ class ObservedJob(NotebookTable):
         return self.phase in ("Succeeded", "Failed")
 
     @property
+    def inactive(self) -> bool:
+        """Whether nothing of it is to train: it has ended, is suspended or is being deleted."""
+        return self.finished or self.suspended or self.deleting
+
+    @property
     def labels(self) -> Mapping[str, str]:
         """The job's labels."""
         return self.manifest["metadata"].get("labels") or {}

@@ -8,33 +8,24 @@ import dataclasses
 import logging
 
 from rover_kf import errors
-from rover_kf.api import names
+from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, ObservedJob
+from rover_kf.api.status import Ack, ScaleRequest
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.reconcilers import coordinator_calls, status_annotation
+from rover_kf.reconcilers import status_annotation
 from rover_kf.reconcilers.plan import (
-    Action,
     AnnounceResize,
+    CallCoordinator,
     Cordon,
     DeleteJob,
     DeleteLostPod,
     DeletePod,
     Effect,
     EmitJobEvent,
-    ExcludeNodes,
-    FailJob,
-    MarkUnavailable,
-    RaiseLimit,
+    PatchJob,
     ReconcilePlan,
-    Resize,
     ResizeContainer,
-    RestartRound,
-    Resume,
-    SendAddresses,
-    Suspend,
-    WriteStatus,
 )
-from rover_kf.reconcilers.status_annotation import JobStatus
 
 LOG = logging.getLogger(__name__)
 
@@ -73,29 +64,14 @@ class Executor:
     def _execute(self, job: ObservedJob, effect: Effect, now: float) -> ObservedJob:
         """Do one thing; the job as it is then, as far as we have changed it."""
         match effect:
-            case RaiseLimit(spec, raised, memory, known_by):
-                patch = _annotation(memory, now, **{known_by: raised})
-                return self._patch(job, {**patch, "spec": spec})
-            case WriteStatus(memory):
-                return self._patch(job, _annotation(memory, now))
-            case (
-                Resize(status=memory)
-                | ExcludeNodes(status=memory)
-                | FailJob(status=memory)
-                | Suspend(status=memory)
-                | Resume(status=memory)
-            ):
-                return self._patch(job, {**_annotation(memory, now), "spec": effect.spec})
-            case _:
-                self._execute_action(job, effect, now)
-                return job
-
-    def _execute_action(self, job: ObservedJob, effect: Action, now: float) -> None:
-        match effect:
+            case PatchJob():
+                return self._patch(job, effect, now)
             case EmitJobEvent(event):
                 self._emit(job, event)
-            case AnnounceResize() | MarkUnavailable() | RestartRound() | SendAddresses():
-                coordinator_calls.send(self._cluster, job.key, effect)
+            case AnnounceResize():
+                self._announce_resize(job, effect)
+            case CallCoordinator():
+                self._call_coordinator(job, effect)
             case DeletePod(pod):
                 self._cluster.delete_pod(job.key, pod.name)
             case ResizeContainer():
@@ -106,6 +82,33 @@ class Executor:
                 self._delete_job(job)
             case DeleteLostPod():
                 self._delete_lost_pod(job, effect)
+        return job
+
+    def _announce_resize(self, job: ObservedJob, effect: AnnounceResize) -> None:
+        body = ScaleRequest(effect.nodes, effect.reason)
+        try:
+            reply = self._cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, body)
+            answer = codec.loads(Ack, reply)
+        except errors.Unreachable as error:  # it sees who comes and goes
+            LOG.info("%s: it is not announced: %s", job.key, error)
+            return
+        except (errors.InputError, errors.ClusterUnavailable) as error:
+            answer = Ack(done=False, reason=str(error))
+        if not answer.done:
+            message = f"the coordinator does not take {effect.nodes} pods: {answer.reason}"
+            if effect.required:
+                raise errors.ClusterUnavailable(message)
+            LOG.warning("%s: %s", job.key, message)
+
+    def _call_coordinator(self, job: ObservedJob, effect: CallCoordinator) -> None:
+        try:
+            self._cluster.call_coordinator(
+                job.key, "POST", effect.path, effect.body, pod=effect.pod
+            )
+        except errors.ClusterUnavailable as error:
+            if effect.retried and not isinstance(error, errors.Unreachable):
+                raise
+            LOG.warning("%s: %s: %s", job.key, effect.failure, error)
 
     def _emit(self, job: ObservedJob, event: Event) -> None:
         try:
@@ -113,15 +116,18 @@ class Executor:
         except errors.InputError as refusal:  # who watches a job need not be able to make Events
             LOG.info("%s: %s is not told: %s", job.key, event.reason, refusal)
 
+    def _emit_warning(self, job: ObservedJob, reason: str, message: str, source: str) -> None:
+        """Emit a warning that is the same line at each look, and so one Event."""
+        event = Event(reason, message, warning=True, at=job.created_at, sequence=1, source=source)
+        self._emit(job, event)
+
     def _delete_lost_pod(self, job: ObservedJob, effect: DeleteLostPod) -> None:
         pod = effect.pod
         try:
             self._cluster.force_delete_pod(job.key, pod)
         except errors.InputError as refusal:  # who watches a job need not have the right
             message = f"{pod.name} is not removed, though {pod.node} is not heard: {refusal}"
-            self._emit(
-                job, _make_stable_warning(job, names.EVENT_POD_NOT_REMOVED, message, pod.uid)
-            )
+            self._emit_warning(job, names.EVENT_POD_NOT_REMOVED, message, pod.uid)
         else:
             self._emit(job, effect.event)
 
@@ -134,9 +140,7 @@ class Executor:
         except errors.InputError as refusal:
             what = effect.resource
             message = f"{pod.name} does not get the {what} that its template states: {refusal}"
-            self._cluster.emit(
-                job.key, _make_stable_warning(job, effect.failure_reason, message, pod.uid)
-            )
+            self._emit_warning(job, effect.failure_reason, message, pod.uid)
 
     def _cordon(self, job: ObservedJob, effect: Cordon, now: float) -> None:
         node, reason = effect.node, effect.reason
@@ -151,7 +155,7 @@ class Executor:
         else:
             message = f"{node} is cordoned until `kubectl uncordon {node}` (nodes.cordon): {reason}"
             told = Event(names.EVENT_NODE_CORDONED, message, warning=True, at=now)
-        self._cluster.emit(job.key, told)
+        self._emit(job, told)
 
     def _delete_job(self, job: ObservedJob) -> None:
         try:
@@ -161,16 +165,19 @@ class Executor:
                 f"the job is suspended, not deleted: {refusal}; the component `delete-lost` of the "
                 "manifests gives the controller that right"
             )
-            self._cluster.emit(
-                job.key, _make_stable_warning(job, names.EVENT_NOT_DELETED, message, job.uid)
-            )
+            self._emit_warning(job, names.EVENT_NOT_DELETED, message, job.uid)
 
-    def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
+    def _patch(self, job: ObservedJob, effect: PatchJob, now: float) -> ObservedJob:
         """Patch the version that was planned for, or one that differs only in the operator's part.
 
         Raises:
             Conflict: what the plan was made from has changed.
         """
+        text = status_annotation.write(dataclasses.replace(effect.status, written_at=now))
+        annotations = {names.STATUS_ANNOTATION: text, **effect.annotations}
+        patch: dict[str, object] = {"metadata": {"annotations": annotations}}
+        if effect.spec:
+            patch["spec"] = effect.spec
         for _ in range(PATCH_TRIES):
             try:
                 version = job.resource_version
@@ -183,17 +190,7 @@ class Executor:
         raise errors.Conflict(f"{job.key} changes faster than it can be patched")
 
 
-def _make_stable_warning(job: ObservedJob, reason: str, message: str, source: str) -> Event:
-    """A warning that is the same line at each look, and so one Event."""
-    return Event(reason, message, warning=True, at=job.created_at, sequence=1, source=source)
-
-
 def _plan_inputs(job: ObservedJob) -> tuple[object, ...]:
     """All of a job that a plan depends on: what its users and we ourselves write."""
     metadata = job.manifest["metadata"]
     return job.uid, job.manifest["spec"], metadata.get("annotations"), metadata.get("labels")
-
-
-def _annotation(job_status: JobStatus, now: float, **others: str) -> dict[str, object]:
-    text = status_annotation.write(dataclasses.replace(job_status, written_at=now))
-    return {"metadata": {"annotations": {names.STATUS_ANNOTATION: text, **others}}}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api import final_status, names
@@ -19,13 +19,13 @@ from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.injection.adapters import TENSORFLOW
-from rover_kf.reconcilers import capacity, cluster_member, policy_source
+from rover_kf.reconcilers import capacity, cluster_view, policy_source
 from rover_kf.reconcilers.cluster_view import ClusterView
-from rover_kf.reconcilers.plan import Observed, ReconcilePlan, Resize, Resume
+from rover_kf.reconcilers.plan import Observed, ReconcilePlan, resume_spec, worker_spec
 from rover_kf.reconcilers.policies import cpu_limits, lost_nodes, memory_limits
 from rover_kf.reconcilers.ps_status import StandaloneStatusReader
 from rover_kf.reconcilers.run_recording import RunHistory
-from rover_kf.reconcilers.scaling import ps_proposal, ps_resize, ps_scaling, replica_scaling
+from rover_kf.reconcilers.scaling import replica_scaling, resize, scaling_proposal
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import AutoscalingPolicy
 
@@ -100,7 +100,7 @@ class Observer:
             memory: its annotation, as read at the same time.
             now: Unix seconds.
         """
-        if not ps_proposal.is_scalable(seen, memory):
+        if not scaling_proposal.is_scalable(seen, memory):
             return seen
         return dataclasses.replace(seen, ps_model=self._history.fit_ps_model(seen.job, now))
 
@@ -119,40 +119,39 @@ class Observer:
             return self._around_servers(seen, draft, now)
         key, ours = seen.job.key, replica_scaling.is_managed(seen)
         try:
-            mine = cluster_member.make_member(
+            mine = cluster_view.make_member(
                 draft, seen, self._board.get_member(key), now, managed=ours
             )
         except ValueError as error:
             LOG.warning("%s: what its pods ask for is not reckoned with: %s", key, error)
             mine = None
         self._board.set_member(key, mine)
-        wanted = replica_scaling.target_size(draft, seen)
+        decision = replica_scaling.target_change(draft, seen)
         if mine is None or (
-            wanted is None and not (ours and self._board.others_lack_capacity(key))
+            decision is None and not (ours and self._board.others_lack_capacity(key))
         ):
             return seen
         view = self._board.view(key, mine, now)
         refused = ""
-        if wanted is not None:
-            refused = self._refused(seen, Resize(wanted, draft.status))
+        if decision is not None:
+            refused = self._refused(seen, worker_spec(decision.target))
         return dataclasses.replace(seen, capacity=view, rejection=refused)
 
     def _around_servers(self, seen: Observed, draft: ReconcilePlan, now: float) -> Observed:
         """The same of a job with parameter servers."""
         memory = draft.status
-        pending = ps_resize.pending_move(memory)
+        pending = resize.pending_move(memory)
         if seen.job.suspended and memory.cycle_started_at and pending is not None and not seen.pods:
-            goes_on = Resume(memory, ps_resize.target_replicas(seen.job, pending))
+            goes_on = resume_spec(resize.target_replicas(seen.job, pending))
             return dataclasses.replace(seen, rejection=self._refused(seen, goes_on))
-        decision = ps_scaling.target_change(draft, seen)
+        decision = replica_scaling.target_change(draft, seen)
         if decision is None:
             return seen
         refused = ""
-        if not ps_scaling.needs_cycle(draft):
+        if not replica_scaling.needs_cycle(draft):
             # What is set while all pods are gone is tried then.
-            change = Resize(decision.target, memory, TENSORFLOW.specs)
-            refused = self._refused(seen, change)
-        need = capacity.pod_need(seen.job, ps_scaling.growing_type(decision) or "worker")
+            refused = self._refused(seen, worker_spec(decision.target, TENSORFLOW.specs))
+        need = capacity.pod_need(seen.job, replica_scaling.growing_type(decision) or "worker")
         view = self._board.view_unshared(seen.job.key, need, now)
         return dataclasses.replace(seen, capacity=view, rejection=refused)
 
@@ -179,8 +178,8 @@ class Observer:
             LOG.info("%s: its coordinator does not answer: %s", job.key, error)
             return None
 
-    def _refused(self, seen: Observed, change: Resize | Resume) -> str:
-        return self._cluster.dry_run_patch(seen.job.key, {"spec": change.spec})
+    def _refused(self, seen: Observed, spec: Mapping[str, object]) -> str:
+        return self._cluster.dry_run_patch(seen.job.key, {"spec": spec})
 
 
 def left(job: ObservedJob, pods: Sequence[Pod]) -> CoordinatorStatus | None:

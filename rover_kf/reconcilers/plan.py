@@ -3,9 +3,9 @@
 """What a tick sees, and what it wants done: values between observing and applying.
 
 Effects are applied in order and each may be the last one before a crash. A change of replicas is
-therefore written down first (Remember), then announced to the coordinator (Announce), then made
-together with its trace in one patch (Resize): a controller that comes back finds the intention
-and completes it, or finds it completed.
+therefore written down first, then announced to the coordinator (AnnounceResize), then made together
+with its trace in one patch (PatchJob): a controller that comes back finds the intention and
+completes it, or finds it completed.
 """
 
 from __future__ import annotations
@@ -88,10 +88,38 @@ class EmitJobEvent:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WriteStatus:
-    """Write the annotation."""
+class PatchJob:
+    """Change the job and write its annotation in one patch."""
 
     status: JobStatus
+    spec: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    """Merge patch of the job's spec; empty: the annotation alone is written."""
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Others that are written with it."""
+
+
+SUSPEND: Mapping[str, object] = {"runPolicy": {"suspend": True}}
+
+
+def worker_spec(replicas: int, specs: str = PYTORCH.specs) -> dict[str, object]:
+    """Merge patch of a job's spec with a number of Worker replicas.
+
+    Args:
+        replicas: Worker replicas.
+        specs: what the job's kind calls its replica specs.
+    """
+    return {specs: {"Worker": {"replicas": replicas}}}
+
+
+def resume_spec(replicas: Mapping[str, int]) -> dict[str, object]:
+    """Merge patch of the spec of a job that was suspended for a moment.
+
+    Args:
+        replicas: that a TFJob goes on with, by replica type as in its spec; others stay as they
+            are.
+    """
+    counts = {kind: {"replicas": count} for kind, count in replicas.items()}
+    return {"runPolicy": {"suspend": False}, **({TENSORFLOW.specs: counts} if counts else {})}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,17 +133,24 @@ class AnnounceResize:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Resize:
-    """Set Worker replicas and write the annotation in one patch."""
+class CallCoordinator:
+    """Tell a coordinator what it cannot see itself."""
 
-    replicas: int
-    status: JobStatus
-    specs: str = PYTORCH.specs
+    path: str
+    body: object
+    failure: str
+    """What follows where it is not told, for the log."""
+    pod: Pod | None = None
+    """Whose coordinator; None: the job's."""
+    retried: bool = False
+    """Whether one that does not answer is called again at the next look, before what follows."""
 
-    @property
-    def spec(self) -> dict[str, object]:
-        """Merge patch of the job's spec."""
-        return {self.specs: {"Worker": {"replicas": self.replicas}}}
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a pod with its grace, in which the world drains: the operator makes another one."""
+
+    pod: Pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,74 +163,15 @@ class DeleteLostPod:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RestartRound:
-    """Tell a coordinator that a server of its world's is gone with its node."""
-
-    lost: Pod
-    reason: str
-    pod: Pod | None = None
-    """Whose coordinator; None: the job's."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MarkUnavailable:
-    """Tell the coordinator whose pods cannot come now."""
-
-    ranks: tuple[int, ...]
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SendAddresses:
-    """Tell the coordinator where pods are that it waits for."""
-
-    addresses: Mapping[str, str]
-    """By the pod's name."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DeletePod:
-    """Delete a pod with its grace, in which the world drains: the operator makes another one."""
-
-    pod: Pod
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RaiseLimit:
-    """Raise a limit in the job's template and write the annotations in one patch."""
-
-    spec: Mapping[str, Any]
-    """Merge patch of the job's spec."""
-    annotation_value: str
-    """What the annotation says then."""
-    status: JobStatus
-    annotation_key: str = names.MEMORY_RAISED_ANNOTATION
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class ResizeContainer:
     """Give a running pod's container what its template states by now."""
 
     pod: Pod
     container: str
     resources: Mapping[str, Mapping[str, Any]]
-    resource: str = "memory"
+    resource: str
     """What of it, for a person."""
-    failure_reason: str = names.EVENT_MEMORY_NOT_RAISED
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ExcludeNodes:
-    """Change which nodes the pod templates leave out, and write the annotation in one patch."""
-
-    specs: Mapping[str, object]
-    """Merge patches of replica specs, by replica type."""
-    status: JobStatus
-
-    @property
-    def spec(self) -> dict[str, object]:
-        """Merge patch of the job's spec."""
-        return {"pytorchReplicaSpecs": dict(self.specs)}
+    failure_reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,67 +183,21 @@ class Cordon:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FailJob:
-    """Let the Training Operator end a job that cannot go on, and write the annotation."""
-
-    status: JobStatus
-
-    @property
-    def spec(self) -> dict[str, object]:
-        """Merge patch of the job's spec."""
-        return {"runPolicy": {"backoffLimit": 0}}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Suspend:
-    """Set runPolicy.suspend and write the annotation, which says why, in one patch."""
-
-    status: JobStatus
-
-    @property
-    def spec(self) -> dict[str, object]:
-        """Merge patch of the job's spec."""
-        return {"runPolicy": {"suspend": True}}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Resume:
-    """Let a job go on that was suspended for a moment, and write the annotation in one patch."""
-
-    status: JobStatus
-    replicas: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """That a TFJob goes on with, by replica type as in its spec; others stay as they are."""
-
-    @property
-    def spec(self) -> dict[str, object]:
-        """Merge patch of the job's spec."""
-        goes_on: dict[str, object] = {"runPolicy": {"suspend": False}}
-        if self.replicas:
-            counts = {kind: {"replicas": count} for kind, count in self.replicas.items()}
-            goes_on[TENSORFLOW.specs] = counts
-        return goes_on
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete the job that nobody waits for; where that is refused it is told."""
 
 
-Patch = WriteStatus | Resize | RaiseLimit | ExcludeNodes | FailJob | Suspend | Resume
-"""Changes of the job itself."""
-CoordinatorCall = AnnounceResize | MarkUnavailable | RestartRound | SendAddresses
-"""What a coordinator is told."""
-Action = (
-    EmitJobEvent
-    | CoordinatorCall
+Effect = (
+    PatchJob
+    | EmitJobEvent
+    | AnnounceResize
+    | CallCoordinator
     | DeletePod
     | DeleteLostPod
     | ResizeContainer
     | Cordon
     | DeleteJob
 )
-"""All else."""
-Effect = Patch | Action
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -303,9 +233,27 @@ class ReconcilePlan:
     cpu: CpuRaises = dataclasses.field(default_factory=CpuRaises)
     """As ``cpu_limits`` left it; handed to the policies that wait for a raise."""
 
-    def with_effects(self, *effects: Effect, status: JobStatus) -> ReconcilePlan:
-        """The plan with more to do."""
-        return dataclasses.replace(self, effects=(*self.effects, *effects), status=status)
+    def with_effects(self, *effects: Effect, status: JobStatus | None = None) -> ReconcilePlan:
+        """The plan with more to do, and what is remembered then, where that changes."""
+        return dataclasses.replace(
+            self, effects=(*self.effects, *effects), status=status or self.status
+        )
+
+    def with_status(self, **changes: Any) -> ReconcilePlan:
+        """The plan that remembers other values in fields of the status."""
+        return dataclasses.replace(self, status=dataclasses.replace(self.status, **changes))
+
+    def emit_once(self, key: str, event: Event) -> ReconcilePlan:
+        """The plan with an Event that is told once under its key."""
+        if self.status.has_emitted(key):
+            return self
+        return self.with_effects(EmitJobEvent(event), status=self.status.with_emitted(key))
+
+    def patch(
+        self, status: JobStatus, event: Event, spec: Mapping[str, object] | None = None
+    ) -> ReconcilePlan:
+        """The plan with a patch of the job, or of its annotation alone, and the Event of it."""
+        return self.with_effects(PatchJob(status, spec or {}), EmitJobEvent(event), status=status)
 
     def collect_events(self) -> tuple[Event, ...]:
         """The Events that it puts on the job."""

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 
 from rover_kf.reconcilers import events, ps_status, requeue, status_annotation
-from rover_kf.reconcilers.plan import Observed, Patch, ReconcilePlan, WriteStatus
+from rover_kf.reconcilers.plan import Observed, PatchJob, ReconcilePlan
 from rover_kf.reconcilers.policies import (
     absent_pods,
     cpu_limits,
@@ -27,12 +27,7 @@ from rover_kf.reconcilers.policies import (
     suspend_policy,
 )
 from rover_kf.reconcilers.requeue import RequeueIntervals
-from rover_kf.reconcilers.scaling import (
-    ps_proposal,
-    ps_scaling,
-    replica_scaling,
-    scaling_proposal,
-)
+from rover_kf.reconcilers.scaling import replica_scaling, scaling_proposal
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 Policy = Callable[[ReconcilePlan, Observed, float], ReconcilePlan]
@@ -41,7 +36,7 @@ Policy = Callable[[ReconcilePlan, Observed, float], ReconcilePlan]
 
 def _scale(made: ReconcilePlan, seen: Observed, now: float) -> ReconcilePlan:
     """What becomes of the job's replicas; the rules differ for parameter servers."""
-    extend = ps_scaling.apply if "ps" in seen.standalone_types else replica_scaling.apply
+    extend = replica_scaling.apply_ps if "ps" in seen.standalone_types else replica_scaling.apply
     return extend(made, seen, now)
 
 
@@ -90,11 +85,9 @@ def propose(seen: Observed, memory: JobStatus, now: float) -> ReconcilePlan:
     cpu = cpu_limits.raises(seen, memory, now)
     draft = ReconcilePlan((), memory, cpu=cpu)
     if "ps" in seen.standalone_types:
-        proposal = ps_proposal.propose(seen, memory, now, cpu=cpu)
+        proposal = scaling_proposal.propose_ps(seen, memory, now, cpu=cpu)
         return dataclasses.replace(draft, ps_proposal=proposal)
-    outlook = scaling_proposal.propose(
-        seen.job, seen.pods, seen.status, seen.policy, memory.scaling, now
-    )
+    outlook = scaling_proposal.propose(seen, memory.scaling, now)
     return dataclasses.replace(draft, proposal=outlook)
 
 
@@ -113,10 +106,10 @@ def plan(draft: ReconcilePlan, seen: Observed, now: float, rate: RequeueInterval
     written = status_annotation.read(seen.job)
     every = rate.write_seconds(seen.policy.window_seconds)
     for effect in made.effects:
-        if isinstance(effect, Patch):
+        if isinstance(effect, PatchJob):
             written = dataclasses.replace(effect.status, written_at=now)
     if made.status.needs_write(written, now, every):
-        made = made.with_effects(WriteStatus(made.status), status=made.status)
+        made = made.with_effects(PatchJob(made.status))
     return made
 
 

@@ -93,7 +93,7 @@ def apply(plan: ReconcilePlan, observed: Observed, _now: float) -> ReconcilePlan
         for event in status.events
         if event.warning
     ]
-    return plan.with_effects(*events, status=plan.status)
+    return plan.with_effects(*events)
 
 
 def _is_reachable(pod: Pod) -> bool:

@@ -26,12 +26,12 @@ from rover_kf.reconcilers.cluster_view import ClusterView
 from rover_kf.reconcilers.decision_latency import DecisionLatency
 from rover_kf.reconcilers.executor import Executor
 from rover_kf.reconcilers.observer import Observer, is_final_status_pending
-from rover_kf.reconcilers.plan import EmitJobEvent, ReconcilePlan, WriteStatus
+from rover_kf.reconcilers.plan import EmitJobEvent, PatchJob, ReconcilePlan
 from rover_kf.reconcilers.planner import next_delay, plan, propose
 from rover_kf.reconcilers.ps_status import StandaloneStatusReader
 from rover_kf.reconcilers.requeue import RequeueIntervals
 from rover_kf.reconcilers.run_recording import RunHistory
-from rover_kf.reconcilers.scaling import ps_scaling
+from rover_kf.reconcilers.scaling import replica_scaling
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 RETRY_SECONDS = 1.0
@@ -141,7 +141,7 @@ class Reconciler:
             made.collect_events(),
             now=now,
             every=rate.write_seconds(window),
-            settled=ps_scaling.is_settled(made, seen),
+            settled=replica_scaling.is_settled(made, seen),
         )
         if delay is not None:
             # When the next window closes was told when the job was heard, not now.
@@ -158,7 +158,7 @@ class Reconciler:
         """Say on the job that its run is recorded; after that it is never looked at again."""
         event = Event(names.EVENT_RECORDED, "the run is in the history", at=now)
         job = self._cluster.get_job(job.key)
-        done = (EmitJobEvent(event), WriteStatus(job_status.with_emitted("recorded")))
+        done = (EmitJobEvent(event), PatchJob(job_status.with_emitted("recorded")))
         if not self._executor.apply(job, ReconcilePlan(done, job_status), now):
             return RETRY_SECONDS
         self._history.forget(job.key)

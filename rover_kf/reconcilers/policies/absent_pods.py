@@ -16,14 +16,13 @@ import math
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, ObservedJob, Pod
+from rover_kf.api.membership import PodAddresses
+from rover_kf.api.status import UnavailablePodsRequest
 from rover_kf.reconcilers.plan import (
+    CallCoordinator,
     DeletePod,
-    EmitJobEvent,
-    MarkUnavailable,
     Observed,
     ReconcilePlan,
-    SendAddresses,
-    WriteStatus,
 )
 from rover_kf.reconcilers.policies import pending_pods
 
@@ -47,7 +46,7 @@ def node_rank(job: ObservedJob, pod: Pod) -> int:
 
 def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with what helps a round to be formed without those that cannot come."""
-    if observed.job.suspended or observed.job.finished or observed.job.deleting:
+    if observed.job.inactive:
         return plan
     if observed.status is None:
         return _evict_for_first_pod(plan, observed, now)
@@ -59,16 +58,19 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         and (why := pending_pods.unavailable_reason(pod, now))
     }
     if absent:
-        plan = plan.with_effects(
-            MarkUnavailable(tuple(absent), "; ".join(absent.values())), status=plan.status
-        )
+        body = UnavailablePodsRequest(tuple(absent), "; ".join(absent.values()))
+        failure = "it waits for pods that cannot come"
+        plan = plan.with_effects(CallCoordinator(names.PATH_ABSENT, body, failure))
     here = {
         pod.name: pod.address
         for pod in observed.world_pods
         if node_rank(observed.job, pod) in _ranks_to_locate(observed) - absent.keys()
         and _is_present(pod)
     }
-    return plan.with_effects(SendAddresses(here), status=plan.status) if here else plan
+    if not here:
+        return plan
+    failure = "its pods find each other by name alone"
+    return plan.with_effects(CallCoordinator(names.PATH_PODS, PodAddresses(here), failure))
 
 
 def _ranks_to_locate(observed: Observed) -> set[int]:
@@ -130,6 +132,4 @@ def _evict_for_first_pod(plan: ReconcilePlan, observed: Observed, now: float) ->
     event = Event(names.EVENT_COORDINATOR_POD_PRIORITIZED, message, warning=True, at=now)
     # Written down first: where it does not help, it is not tried again.
     memory = plan.status.with_emitted(key)
-    return plan.with_effects(
-        WriteStatus(memory), EmitJobEvent(event), DeletePod(last), status=memory
-    )
+    return plan.patch(memory, event).with_effects(DeletePod(last))

@@ -32,7 +32,7 @@ from rover_kf.reconcilers.plan import (
     CpuRaises,
     EmitJobEvent,
     Observed,
-    RaiseLimit,
+    PatchJob,
     ReconcilePlan,
     ResizeContainer,
 )
@@ -60,7 +60,7 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         growth = _decide_raise(replica, observed, plan.status, now)
         if growth is not None:
             plan = _execute(plan, replica, growth, observed, now)
-        plan = plan.with_effects(*_plan_resizes(replica, observed), status=plan.status)
+        plan = plan.with_effects(*_plan_resizes(replica, observed))
         plan = _emit_stuck(plan, replica, observed, now)
     return dataclasses.replace(plan, cpu=raises(observed, plan.status, now))
 
@@ -107,7 +107,7 @@ def _settling(seen: Observed, memory: JobStatus, now: float) -> float | None:
 def _managed_replicas(observed: Observed) -> tuple[Replica, ...]:
     """Replica types that are looked after: none while the job does not train."""
     job = observed.job
-    if job.finished or job.suspended or job.deleting:
+    if job.inactive:
         return ()
     adapter = adapter_for(job.manifest)
     found = adapter.replicas(job.manifest)
@@ -203,10 +203,7 @@ def _execute(
         event = cpu_events.make_not_raised_event(
             replica, limits, refusal, why, more, observed=observed, now=now
         )
-        key = f"cpu:{replica.kind}:{limit}:{event.reason[:4]}"
-        if plan.status.has_emitted(key):
-            return plan
-        return plan.with_effects(EmitJobEvent(event), status=plan.status.with_emitted(key))
+        return plan.emit_once(f"cpu:{replica.kind}:{limit}:{event.reason[:4]}", event)
     state = dataclasses.replace(growth.state, reason=why[:MAX_REASON])
     others = (one for one in plan.status.cpu if one.replica_type != replica.kind)
     memory = dataclasses.replace(plan.status, cpu=(*others, state))
@@ -216,7 +213,7 @@ def _execute(
     patch = CPU.patch(replica, adapter, growth.limit)
     limits = (limit, growth.limit)
     event = cpu_events.make_raised_event(replica, limits, state, more, observed=observed, now=now)
-    raising = RaiseLimit(patch, text, memory, names.CPU_RAISED_ANNOTATION)
+    raising = PatchJob(memory, patch, {CPU.annotation_key: text})
     return plan.with_effects(raising, EmitJobEvent(event), status=memory)
 
 
@@ -229,9 +226,7 @@ def _plan_resizes(replica: Replica, observed: Observed) -> Iterator[ResizeContai
         CPU.resize(adapter.trainer(replica)) if any(_pods_to_resize(replica, observed)) else {}
     )
     for pod in _pods_to_resize(replica, observed):
-        yield ResizeContainer(
-            pod, adapter.container, resources, "CPU", failure_reason=names.EVENT_CPU_NOT_RAISED
-        )
+        yield ResizeContainer(pod, adapter.container, resources, "CPU", names.EVENT_CPU_NOT_RAISED)
 
 
 def _pods_to_resize(replica: Replica, observed: Observed) -> Iterator[Pod]:
@@ -263,9 +258,8 @@ def _emit_stuck(
         return plan
     for pod in observed.pods:
         late = now - pod.resize_since > DEFERRED_SECONDS
-        key = f"cpu-room:{pod.name}"
         stuck = pod.resize == "Infeasible" or (pod.resize == "Deferred" and late)
-        if pod.replica_type != replica.kind or not stuck or plan.status.has_emitted(key):
+        if pod.replica_type != replica.kind or not stuck:
             continue
         message = (
             f"{pod.name} does not get the CPU that its template states: {pod.node} has no room for "
@@ -273,5 +267,5 @@ def _emit_stuck(
             "resume), or make room there"
         )
         event = Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
-        plan = plan.with_effects(EmitJobEvent(event), status=plan.status.with_emitted(key))
+        plan = plan.emit_once(f"cpu-room:{pod.name}", event)
     return plan

@@ -13,7 +13,7 @@ from typing import Any
 
 from rover_kf.injection import quantities
 from rover_kf.injection.adapters import PYTORCH, Replica
-from rover_kf.reconcilers.plan import EmitJobEvent, Observed, ReconcilePlan
+from rover_kf.reconcilers.plan import Observed, ReconcilePlan
 from rover_kf.reconcilers.policies import cpu_events
 from rover_kf.scaling.policy import OFF
 
@@ -32,8 +32,12 @@ MIN_GAIN = 0.5
 def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with that told, if it is so."""
     status = observed.status
-    ended = observed.job.finished or observed.job.suspended or observed.job.deleting
-    if status is None or ended or observed.policy.mode == OFF or not status.cpu_peak:
+    if (
+        status is None
+        or observed.job.inactive
+        or observed.policy.mode == OFF
+        or not status.cpu_peak
+    ):
         return plan
     world = (status.nodes, status.world_size)
     windows = [one for one in status.windows if (one.nodes, one.world_size) == world]
@@ -44,14 +48,13 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         _requested_cores(PYTORCH.trainer(worker)),
         max(status.cpu_peak * MARGIN, MIN_CORES),
     )
-    key = f"cpu-spare:{asked:g}"
-    if asked < MIN_RATIO * enough or asked - enough < MIN_GAIN or plan.status.has_emitted(key):
+    if asked < MIN_RATIO * enough or asked - enough < MIN_GAIN:
         return plan
     minutes = sum(one.ended_at - one.started_at for one in windows) / 60.0
     event = cpu_events.make_overrequest_event(
         worker, (asked, status.cpu_peak, enough), minutes, now
     )
-    return plan.with_effects(EmitJobEvent(event), status=plan.status.with_emitted(key))
+    return plan.emit_once(f"cpu-spare:{asked:g}", event)
 
 
 def _worker_replica(observed: Observed) -> Replica | None:

@@ -10,10 +10,13 @@ writes bears its old round (docs/protocol.md).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
+from rover_kf.api.status import ServerLostRequest
 from rover_kf.injection.validation import tfjob_rules
-from rover_kf.reconcilers.plan import DeleteLostPod, Observed, ReconcilePlan, RestartRound
+from rover_kf.reconcilers.plan import CallCoordinator, DeleteLostPod, Observed, ReconcilePlan
 
 _ENDED = ("Succeeded", "Failed")
 _CONNECTED = frozenset({"ps", "worker"})
@@ -38,7 +41,7 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
         # They are told first: of a pod that is removed nobody would tell after a crash.
         told = _plan_round_restarts(pod, observed, message)
-        plan = plan.with_effects(*told, DeleteLostPod(pod, event), status=plan.status)
+        plan = plan.with_effects(*told, DeleteLostPod(pod, event))
     return plan
 
 
@@ -48,7 +51,7 @@ def delay(observed: Observed, now: float) -> float | None:
     return min((left for left in waits if left > 0), default=None)
 
 
-def _plan_round_restarts(lost: Pod, observed: Observed, reason: str) -> tuple[RestartRound, ...]:
+def _plan_round_restarts(lost: Pod, observed: Observed, reason: str) -> Iterator[CallCoordinator]:
     """Who is connected to a server and would wait for its answer for as long as TCP does.
 
     A chief drives servers and workers, which send each other what they compute. Workers that come
@@ -57,18 +60,20 @@ def _plan_round_restarts(lost: Pod, observed: Observed, reason: str) -> tuple[Re
     """
     kind, comes_and_goes = lost.replica_type, tfjob_rules.is_dynamic(observed.job.manifest)
     if kind not in observed.standalone_types & _CONNECTED:
-        return ()
+        return
     hears = observed.status is not None and not (comes_and_goes and kind == "worker")
-    chief = (RestartRound(lost, reason),) if hears else ()
     others = _CONNECTED - {kind} if comes_and_goes else _CONNECTED
-    answered = [
+    answered: list[Pod | None] = [
         pod
         for pod in observed.pods
         if pod.replica_type in others
         and pod.name in observed.standalone_statuses
         and pod.node not in observed.silent_nodes
     ]
-    return (*chief, *(RestartRound(lost, reason, pod) for pod in answered))
+    failure = f"nobody is told that {lost.name} is lost: its requests wait for as long as TCP does"
+    body = ServerLostRequest(lost.uid, reason)
+    for pod in [None, *answered] if hears else answered:
+        yield CallCoordinator(names.PATH_LOST, body, failure, pod, retried=True)
 
 
 def _grace_left(pod: Pod, observed: Observed, now: float) -> float | None:

@@ -25,13 +25,13 @@ from rover_kf.elastic.resources.memory_limit import (
 )
 from rover_kf.injection import quantities
 from rover_kf.injection.adapters import JobAdapter, Replica, adapter_for
-from rover_kf.injection.limits import manifest_memory
+from rover_kf.injection.limits.manifest_memory import MEMORY
 from rover_kf.injection.limits.raised_limit import LimitRaise
 from rover_kf.reconcilers.plan import (
     DeletePod,
     EmitJobEvent,
     Observed,
-    RaiseLimit,
+    PatchJob,
     ReconcilePlan,
     ResizeContainer,
 )
@@ -50,18 +50,18 @@ DEFERRED_SECONDS = 30.0
 
 def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with limits raised after kills, and with pods brought to their limits."""
-    if not _is_managed(observed):
+    if observed.job.inactive:
         return plan
     for replica in _managed_replicas(observed):
         growth = _decide_raise(replica, observed, plan.status, now)
         if growth is not None:
             plan = _execute(plan, replica, growth, observed, now)
-    return plan.with_effects(*_plan_resizes(observed, now), status=plan.status)
+    return plan.with_effects(*_plan_resizes(observed, now))
 
 
 def needs_node_data(observed: Observed, job_status: JobStatus, now: float) -> bool:
     """Whether it matters what the nodes have, and whether pods can be resized."""
-    if not _is_managed(observed) or not observed.policy.max_memory:
+    if observed.job.inactive or not observed.policy.max_memory:
         return False
     growths = (_decide_raise(one, observed, job_status, now) for one in _managed_replicas(observed))
     return any(growth and growth.limit for growth in growths) or any(_pods_to_resize(observed, now))
@@ -69,12 +69,7 @@ def needs_node_data(observed: Observed, job_status: JobStatus, now: float) -> bo
 
 def delay(observed: Observed) -> float | None:
     """Seconds until the next look; None if nothing is raised in this job."""
-    return POLL_SECONDS if _is_managed(observed) and observed.policy.max_memory else None
-
-
-def _is_managed(observed: Observed) -> bool:
-    job = observed.job
-    return not (job.finished or job.suspended or job.deleting)
+    return POLL_SECONDS if observed.policy.max_memory and not observed.job.inactive else None
 
 
 def _adapter(observed: Observed) -> JobAdapter:
@@ -90,13 +85,13 @@ def _decide_raise(
 ) -> MemoryRaiseDecision | None:
     """What follows from kills of this type's pods; None if there is no limit to raise."""
     adapter = _adapter(observed)
-    limit = manifest_memory.limit_of(adapter.trainer(replica))
+    limit = MEMORY.limit_of(adapter.trainer(replica))
     kills, trend = tuple(_oom_kills(replica, observed)), _trend(replica, observed)
     if limit is None or not (kills or trend):
         return None
     node = max(map(quantities.parse_bytes, observed.node_memory), default=None)
     if node is not None:
-        node = max(node - manifest_memory.other_containers_request(replica, adapter), 0)
+        node = max(node - MEMORY.other_containers_request(replica, adapter), 0)
     bounds = MemoryRaiseLimits(observed.policy.max_memory, node)
     found = after_oom(kills, _state(replica, job_status), limit, bounds, now)
     if found.limit or found.denial_reason or trend is None or not observed.policy.max_memory:
@@ -157,21 +152,20 @@ def _execute(
     memory = dataclasses.replace(plan.status, memory=(*others, state))
     adapter = _adapter(observed)
     trainer = adapter.trainer(replica)
-    limit = manifest_memory.limit_of(trainer) or 0
+    limit = MEMORY.limit_of(trainer) or 0
     if growth.limit is not None:
-        known = manifest_memory.raised(observed.job.manifest)
-        stated = manifest_memory.stated(observed.job.manifest, replica.key, trainer) or limit
-        text = manifest_memory.annotation({**known, replica.key: LimitRaise(stated, growth.limit)})
-        patch = manifest_memory.patch(replica, adapter, growth.limit)
+        known = MEMORY.raised(observed.job.manifest)
+        stated = MEMORY.stated(observed.job.manifest, replica.key, trainer) or limit
+        text = MEMORY.annotation({**known, replica.key: LimitRaise(stated, growth.limit)})
+        patch = MEMORY.patch(replica, adapter, growth.limit)
         event = _make_raised_event(replica, (limit, growth.limit), why, observed, now)
-        return plan.with_effects(
-            RaiseLimit(patch, text, memory), EmitJobEvent(event), status=memory
-        )
-    key = f"memory:{replica.kind}:{limit}"
-    if not growth.denial_reason or memory.has_emitted(key):
-        return dataclasses.replace(plan, status=memory)
+        raising = PatchJob(memory, patch, {MEMORY.annotation_key: text})
+        return plan.with_effects(raising, EmitJobEvent(event), status=memory)
+    plan = dataclasses.replace(plan, status=memory)
+    if not growth.denial_reason:
+        return plan
     event = _make_not_raised_event(replica, limit, growth.denial_reason, observed, now)
-    return plan.with_effects(EmitJobEvent(event), status=memory.with_emitted(key))
+    return plan.emit_once(f"memory:{replica.kind}:{limit}", event)
 
 
 def _plan_resizes(observed: Observed, now: float) -> Iterator[ResizeContainer | DeletePod]:
@@ -180,8 +174,10 @@ def _plan_resizes(observed: Observed, now: float) -> Iterator[ResizeContainer | 
     stuck = [pod for pod, _, resize in behind if not (resize and observed.resizes)]
     for pod, replica, resize in behind:
         if resize and observed.resizes:
-            resources = manifest_memory.resize(adapter.trainer(replica))
-            yield ResizeContainer(pod, adapter.container, resources)
+            resources = MEMORY.resize(adapter.trainer(replica))
+            yield ResizeContainer(
+                pod, adapter.container, resources, "memory", names.EVENT_MEMORY_NOT_RAISED
+            )
     missing = [pod for pod in observed.pods if not _is_ready(pod)]
     waits = len(observed.pods) < observed.job.nodes or any(pod not in stuck for pod in missing)
     if stuck and not waits and observed.replaceable:
@@ -192,7 +188,7 @@ def _pods_to_resize(observed: Observed, now: float) -> Iterator[tuple[Pod, Repli
     """Pods that have less than their raised template states, and whether to try a resize."""
     for replica in _managed_replicas(observed):
         trainer = _adapter(observed).trainer(replica)
-        if manifest_memory.stated(observed.job.manifest, replica.key, trainer) is None:
+        if MEMORY.stated(observed.job.manifest, replica.key, trainer) is None:
             continue
         for pod in observed.pods:
             if pod.replica_type != replica.kind or pod.deleting or pod.phase != "Running":
@@ -200,7 +196,7 @@ def _pods_to_resize(observed: Observed, now: float) -> Iterator[tuple[Pod, Repli
             has = _trainer(pod, observed)
             if has is None or not has.memory_limit:
                 continue
-            if quantities.parse_bytes(has.memory_limit) < (manifest_memory.limit_of(trainer) or 0):
+            if quantities.parse_bytes(has.memory_limit) < (MEMORY.limit_of(trainer) or 0):
                 yield pod, replica, True
             elif _refused_by_node(pod, now):
                 yield pod, replica, False
@@ -229,8 +225,8 @@ def _make_raised_event(
     replica: Replica, limits: tuple[int, int], reason: str, observed: Observed, now: float
 ) -> Event:
     how = "in place" if observed.resizes else _without_resize(observed)
-    old, new = map(_format_bytes, limits)
-    most = _format_bytes(observed.policy.max_memory)
+    old, new = map(quantities.format_bytes, limits)
+    most = quantities.format_bytes(observed.policy.max_memory)
     message = (
         f"memory limit of {replica.key} replicas {old} -> {new}, {how}: {reason} "
         f"(memory.max is {most})"
@@ -256,11 +252,7 @@ def _make_not_raised_event(
             f"annotation {key} is not there: set the most that it may be raised to, such as 64Gi"
         )
     message = (
-        f"memory limit of {replica.key} replicas stays {_format_bytes(limit)} after "
+        f"memory limit of {replica.key} replicas stays {quantities.format_bytes(limit)} after "
         f"a kill: {reason}"
     )
     return Event(names.EVENT_MEMORY_NOT_RAISED, message, warning=True, at=now)
-
-
-def _format_bytes(count: int) -> str:
-    return quantities.format_bytes(count)

@@ -10,8 +10,6 @@ policy's time, or sooner if the job cannot have its fewest pods without it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.faults.faulty_nodes import FaultyNode
@@ -20,12 +18,13 @@ from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.evidence import ExitEvidence
 from rover_kf.elastic.failures.rule import REPLACE_NODE
 from rover_kf.injection import node_affinity
+from rover_kf.injection.adapters import PYTORCH
 from rover_kf.reconcilers.plan import (
     Cordon,
     DeletePod,
     EmitJobEvent,
-    ExcludeNodes,
     Observed,
+    PatchJob,
     ReconcilePlan,
 )
 from rover_kf.reconcilers.policies import node_check
@@ -58,9 +57,9 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     out = [one.node for one in after if not one.readmitted_at]
     plan = plan.with_effects(*_plan_cordons(observed, new), status=memory)
     if patches := _patches(observed, out, [one.node for one in before if one.node not in out]):
-        plan = plan.with_effects(ExcludeNodes(patches, memory), status=memory)
+        plan = plan.with_effects(PatchJob(memory, {PYTORCH.specs: patches}))
     replaced = map(DeletePod, _pods_to_replace(observed, out, memory))
-    return plan.with_effects(*map(EmitJobEvent, events), *replaced, status=memory)
+    return plan.with_effects(*map(EmitJobEvent, events), *replaced)
 
 
 def delay(observed: Observed, job_status: JobStatus, now: float) -> float | None:
@@ -143,15 +142,11 @@ def _pods_to_replace(observed: Observed, out: list[str], job_status: JobStatus) 
 def _patches(observed: Observed, out: list[str], back: list[str]) -> dict[str, object]:
     """Merge patches of the replica specs whose templates are to change."""
     found: dict[str, object] = {}
-    for kind, spec in _specs(observed).items():
+    for kind, spec in (observed.job.manifest["spec"].get(PYTORCH.specs) or {}).items():
         pod = node_affinity.exclude_nodes(spec["template"]["spec"], out, readmit=back)
         if pod is not None:
             found[kind] = {"template": {"spec": pod}}
     return found
-
-
-def _specs(observed: Observed) -> Mapping[str, Any]:
-    return observed.job.manifest["spec"].get("pytorchReplicaSpecs") or {}
 
 
 def _make_excluded_event(excluded: ExcludedNode, now: float) -> Event:

@@ -89,7 +89,7 @@ def delay(observed: Observed, now: float) -> float | None:
 
 
 def _waiting_pods(observed: Observed) -> list[Pod]:
-    if observed.job.finished or observed.job.suspended or observed.job.deleting:
+    if observed.job.inactive:
         return []
     return [pod for pod in observed.pods if not pod.deleting]
 

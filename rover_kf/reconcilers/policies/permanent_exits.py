@@ -16,7 +16,6 @@ from rover_kf.injection.adapters import PYTORCH
 from rover_kf.reconcilers.plan import (
     DeletePod,
     EmitJobEvent,
-    FailJob,
     Observed,
     ReconcilePlan,
 )
@@ -28,7 +27,7 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with the job ended after its verdict, or a pod replaced that cannot go on."""
     job = observed.job
     kinds = _restarted_in_place(observed)
-    if not kinds or job.finished or job.suspended or job.deleting:
+    if not kinds or job.inactive:
         return plan
     if observed.status is not None and observed.status.phase == "failed":
         return _fail_job(plan, observed, observed.status.verdict, now)
@@ -62,7 +61,7 @@ def _fail_job(plan: ReconcilePlan, observed: Observed, verdict: str, now: float)
         f"cannot help any more ({truncate(verdict)})"
     )
     event = Event(names.EVENT_RESTART_BUDGET_EXHAUSTED, message, warning=True, at=now)
-    return plan.with_effects(FailJob(plan.status), EmitJobEvent(event), status=plan.status)
+    return plan.patch(plan.status, event, {"runPolicy": {"backoffLimit": 0}})
 
 
 def _must_be_replaced(pod: Pod) -> bool:

@@ -17,11 +17,12 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import (
+    SUSPEND,
     DeleteJob,
     EmitJobEvent,
     Observed,
+    PatchJob,
     ReconcilePlan,
-    Suspend,
 )
 from rover_kf.reconcilers.status_annotation import LauncherState
 
@@ -33,24 +34,21 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with the job suspended or deleted if its launcher was silent for the lease."""
     job, known = observed.job, plan.status.launch
     if not _is_active(observed):
-        return _with_launcher(plan, LauncherState())
+        return plan.with_status(launch=LauncherState())
     if job.suspended:
         # Whoever resumes it has the whole lease.
-        plan = _with_launcher(plan, LauncherState(expired_at=known.expired_at))
-        return (
-            _delete_job(plan)
-            if known.expired_at and observed.policy.on_lease_expired == "delete"
-            else plan
-        )
+        plan = plan.with_status(launch=LauncherState(expired_at=known.expired_at))
+        deletes = known.expired_at and observed.policy.on_lease_expired == "delete"
+        return plan.with_effects(DeleteJob()) if deletes else plan
     renewal = job.annotations[names.LAUNCH_RENEWAL_ANNOTATION]
     if renewal != known.renewal:
-        return _with_launcher(plan, LauncherState(renewal, renewed_at=now))
+        return plan.with_status(launch=LauncherState(renewal, renewed_at=now))
     if now < known.renewed_at + observed.policy.launch_lease_seconds * WARN_FRACTION:
-        return _with_launcher(plan, known)
+        return plan.with_status(launch=known)
     if not known.warned_at:
         known = dataclasses.replace(known, warned_at=now)
-        return _warn(_with_launcher(plan, known), observed, now)
-    plan = _with_launcher(plan, known)
+        return _warn(plan.with_status(launch=known), observed, now)
+    plan = plan.with_status(launch=known)
     return plan if now < _expires_at(known, observed) else _expire(plan, observed, now)
 
 
@@ -84,7 +82,7 @@ def _warn(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         "done, unless it, or a step that takes its place, counts on"
     )
     event = Event(names.EVENT_LAUNCHER_SILENT, message, warning=True, at=now)
-    return plan.with_effects(EmitJobEvent(event), status=plan.status)
+    return plan.with_effects(EmitJobEvent(event))
 
 
 def _expire(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
@@ -95,7 +93,8 @@ def _expire(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePla
     deletes = observed.policy.on_lease_expired == "delete"
     if why := policy_source.external_manager_reason(observed.job):
         if deletes:
-            return _delete_job(_emit_once(plan, names.EVENT_LAUNCH_LEASE_EXPIRED, silence, now))
+            plan = _emit_once(plan, names.EVENT_LAUNCH_LEASE_EXPIRED, silence, now)
+            return plan.with_effects(DeleteJob())
         message = f"{silence}, and yet the job goes on: {why}"
         return _emit_once(plan, names.EVENT_NOT_SUSPENDED, message, now)
     reason = (
@@ -104,25 +103,14 @@ def _expire(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePla
     )
     ended = dataclasses.replace(known, expired_at=now)
     memory = dataclasses.replace(plan.status, launch=ended, suspended=reason, below_since=0.0)
-    plan = plan.with_effects(Suspend(memory), status=memory)
+    plan = plan.with_effects(PatchJob(memory, SUSPEND), status=memory)
     plan = _emit_once(plan, names.EVENT_LAUNCH_LEASE_EXPIRED, reason, now)
-    return _delete_job(plan) if deletes else plan
+    return plan.with_effects(DeleteJob()) if deletes else plan
 
 
 def _emit_once(plan: ReconcilePlan, name: str, message: str, now: float) -> ReconcilePlan:
     key = f"silent:{plan.status.launch.renewed_at:.0f}"
-    if plan.status.has_emitted(key):
-        return plan
-    event = Event(name, message, warning=True, at=now)
-    return plan.with_effects(EmitJobEvent(event), status=plan.status.with_emitted(key))
-
-
-def _delete_job(plan: ReconcilePlan) -> ReconcilePlan:
-    return plan.with_effects(DeleteJob(), status=plan.status)
-
-
-def _with_launcher(plan: ReconcilePlan, launcher: LauncherState) -> ReconcilePlan:
-    return dataclasses.replace(plan, status=dataclasses.replace(plan.status, launch=launcher))
+    return plan.emit_once(key, Event(name, message, warning=True, at=now))
 
 
 def _describe_launcher(launcher: LauncherState) -> str:

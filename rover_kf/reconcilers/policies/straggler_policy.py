@@ -17,13 +17,7 @@ from rover_kf.api import names
 from rover_kf.api.faults.faulty_nodes import Straggler
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.reconcilers.plan import (
-    DeletePod,
-    EmitJobEvent,
-    Observed,
-    ReconcilePlan,
-    WriteStatus,
-)
+from rover_kf.reconcilers.plan import DeletePod, Observed, ReconcilePlan
 from rover_kf.reconcilers.status_annotation import ExcludedNode
 
 
@@ -54,11 +48,9 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         until = now + observed.policy.node_avoid_seconds
         avoided = ExcludedNode(pod.node, until, f"{pod.name}: straggler: {worst.ratio:g} times")
         memory = dataclasses.replace(memory, excluded_nodes=(*memory.excluded_nodes, avoided))
-        return plan.with_effects(WriteStatus(memory), EmitJobEvent(event), status=memory)
+        return plan.patch(memory, event)
     # Written down first: what was spent is spent, whatever becomes of us.
-    return plan.with_effects(
-        WriteStatus(memory), EmitJobEvent(event), DeletePod(pod), status=memory
-    )
+    return plan.patch(memory, event).with_effects(DeletePod(pod))
 
 
 def _better_without(node: str, ratio: float, pods: tuple[Pod, ...]) -> bool:

@@ -16,9 +16,9 @@ import dataclasses
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
-from rover_kf.reconcilers.plan import EmitJobEvent, Observed, ReconcilePlan, Resume, Suspend
+from rover_kf.reconcilers.plan import SUSPEND, Observed, PatchJob, ReconcilePlan, resume_spec
 from rover_kf.reconcilers.policies import cpu_events
-from rover_kf.reconcilers.scaling import ps_proposal, ps_resize
+from rover_kf.reconcilers.scaling import resize, scaling_proposal
 from rover_kf.scaling.policy import AUTO
 from rover_kf.scaling.scaling_state import Move
 
@@ -37,13 +37,11 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         return plan
     if not job.suspended:
         if known.cycle_started_at:  # somebody has resumed it before us
-            plan = dataclasses.replace(
-                plan, status=dataclasses.replace(known, cycle_started_at=0.0)
-            )
+            plan = plan.with_status(cycle_started_at=0.0)
         return _start(plan, observed, now)
     if not known.cycle_started_at or observed.pods:
         return plan
-    move = ps_resize.pending_move(known)
+    move = resize.pending_move(known)
     return _resume(plan, now) if move is None else _resume_with_change(plan, observed, move, now)
 
 
@@ -54,11 +52,11 @@ def delay(plan: ReconcilePlan, observed: Observed) -> float | None:
 
 
 def _start(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
-    if any(isinstance(effect, Suspend) for effect in plan.effects):
+    if any(isinstance(effect, PatchJob) and effect.spec == SUSPEND for effect in plan.effects):
         return plan  # for a reason that does not pass by itself
-    if ps_proposal.cycle_denial_reason(observed, plan.status):
+    if scaling_proposal.cycle_denial_reason(observed, plan.status):
         return plan
-    move = ps_resize.pending_move(plan.status)
+    move = resize.pending_move(plan.status)
     if move is not None:
         return _suspend(plan, f"for {move.change}", now)
     if _is_due(plan, observed):
@@ -93,7 +91,7 @@ def _suspend(plan: ReconcilePlan, why: str, now: float) -> ReconcilePlan:
     )
     memory = dataclasses.replace(plan.status, suspended=reason, cycle_started_at=now)
     event = Event(names.EVENT_SUSPENDED, reason, at=now)
-    return plan.with_effects(Suspend(memory), EmitJobEvent(event), status=memory)
+    return plan.patch(memory, event, SUSPEND)
 
 
 def _resume(plan: ReconcilePlan, now: float, more: str = "") -> ReconcilePlan:
@@ -104,7 +102,7 @@ def _resume(plan: ReconcilePlan, now: float, more: str = "") -> ReconcilePlan:
         f"its pods are gone after {now - known.cycle_started_at:.0f} s: new ones get what it states"
     )
     event = Event(names.EVENT_RESUMED, message + more, warning=bool(more), at=now)
-    return plan.with_effects(Resume(memory), EmitJobEvent(event), status=memory)
+    return plan.patch(memory, event, resume_spec({}))
 
 
 def _resume_with_change(
@@ -114,7 +112,7 @@ def _resume_with_change(
     refused = observed.rejection and f"the API server does not take that: {observed.rejection}"
     if observed.policy.mode != AUTO:
         refused = f"scaling.mode is {observed.policy.mode} by now"
-    elif not refused and ps_resize.requested_counts(observed.job) not in (
+    elif not refused and resize.requested_counts(observed.job) not in (
         move.origin_size,
         move.target_size,
     ):
@@ -123,13 +121,12 @@ def _resume_with_change(
         scaling = dataclasses.replace(plan.status.scaling, move=None)
         ban = observed.policy.ban_seconds
         scaling = scaling.with_ban(move.target, ban, now, move.target_servers)
-        plan = ps_resize.with_scaling_state(plan, scaling)
+        plan = plan.with_status(scaling=scaling)
         return _resume(plan, now, f"; without {move.change}: {refused}")
-    known, decision = ps_resize.complete_move(plan.status, now)
+    known, decision = resize.complete_move(plan.status, now)
     memory = dataclasses.replace(known, cycle_started_at=0.0, suspended="")
     spent = now - plan.status.cycle_started_at
     message = f"its pods are gone after {spent:.0f} s: it goes on with {move.change}"
     event = Event(names.EVENT_RESUMED, message, at=now)
-    effect = Resume(memory, ps_resize.target_replicas(observed.job, move))
-    plan = plan.with_effects(effect, EmitJobEvent(event), status=memory)
-    return ps_resize.emit_scaled(dataclasses.replace(plan, decision=decision), move, now)
+    plan = plan.patch(memory, event, resume_spec(resize.target_replicas(observed.job, move)))
+    return resize.emit_scaled(dataclasses.replace(plan, decision=decision), move, now)

@@ -15,7 +15,7 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.reconcilers import policy_source
-from rover_kf.reconcilers.plan import EmitJobEvent, Observed, ReconcilePlan, Suspend
+from rover_kf.reconcilers.plan import SUSPEND, Observed, ReconcilePlan
 from rover_kf.reconcilers.policies import pending_pods
 from rover_kf.reconcilers.status_annotation import JobStatus
 
@@ -28,20 +28,22 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     if job.finished or job.deleting:
         return plan
     if job.suspended:
-        return _with_status(plan, below_since=0.0)
+        return plan.with_status(below_since=0.0)
     fewest = _min_pods(observed)
     if not after or count_able_pods(observed, now) >= fewest:
-        return _with_status(plan, below_since=0.0, suspended="")
+        return plan.with_status(below_since=0.0, suspended="")
     since = plan.status.below_since or now
-    plan = _with_status(plan, below_since=since, suspended="")
+    plan = plan.with_status(below_since=since, suspended="")
     if now - since < after:
         return plan
     if why := policy_source.suspend_refusal(job, plan.status):
-        return _emit_once(plan, why, since, now)
+        message = f"too few pods can train, and yet it is not suspended: {why}"
+        event = Event(names.EVENT_NOT_SUSPENDED, message, warning=True, at=now)
+        return plan.emit_once(f"stays:{since:.0f}", event)
     reason = _suspend_reason(observed, plan.status, since, now)
     memory = dataclasses.replace(plan.status, suspended=reason, below_since=0.0)
     event = Event(names.EVENT_SUSPENDED, reason, warning=True, at=now)
-    return plan.with_effects(Suspend(memory), EmitJobEvent(event), status=memory)
+    return plan.patch(memory, event, SUSPEND)
 
 
 def delay(plan: ReconcilePlan, observed: Observed, now: float) -> float | None:
@@ -68,20 +70,6 @@ def _is_able(pod: Pod, observed: Observed, now: float) -> bool:
         pod.phase in ("Pending", "Running") and pod.node and pod.node not in observed.silent_nodes
     )
     return bool(there) and not pod.deleting and not pending_pods.unavailable_reason(pod, now)
-
-
-def _with_status(plan: ReconcilePlan, **changes: object) -> ReconcilePlan:
-    memory = dataclasses.replace(plan.status, **changes)  # type: ignore[arg-type]
-    return dataclasses.replace(plan, status=memory)
-
-
-def _emit_once(plan: ReconcilePlan, reason: str, since: float, now: float) -> ReconcilePlan:
-    key = f"stays:{since:.0f}"
-    if plan.status.has_emitted(key):
-        return plan
-    message = f"too few pods can train, and yet it is not suspended: {reason}"
-    event = Event(names.EVENT_NOT_SUSPENDED, message, warning=True, at=now)
-    return plan.with_effects(EmitJobEvent(event), status=plan.status.with_emitted(key))
 
 
 def _suspend_reason(observed: Observed, job_status: JobStatus, since: float, now: float) -> str:
