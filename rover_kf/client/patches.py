@@ -13,7 +13,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest, ObservedJob
 from rover_kf.client import submit_checks
-from rover_kf.cluster.local.replica_status import merge
+from rover_kf.cluster.local.job_conditions import merge
 from rover_kf.injection import patch_diff
 from rover_kf.injection.validation import tfjob_rules
 from rover_kf.reconcilers.policy_source import external_manager_reason

@@ -89,17 +89,24 @@ class KubernetesApi:
 
     def items(self, path: str, *, what: str, query: Query | None = None) -> list[dict[str, Any]]:
         """All items of a collection."""
-        return list(self.pages(path, what=what, query=query))
+        return list(self.iterate(path, what=what, query=query))
 
-    def pages(
+    def iterate(
         self, path: str, *, what: str, query: Query | None = None
     ) -> Iterator[dict[str, Any]]:
         """The same one after another, page by page: a large collection is never held whole."""
+        for page in self.pages(path, what=what, query=query):
+            yield from page.get("items") or ()
+
+    def pages(
+        self, path: str, *, what: str, query: Query | None = None, limit: int = _PAGE
+    ) -> Iterator[dict[str, Any]]:
+        """Replies with so many items of a collection each."""
         page = ""
         while True:
-            asked = {**(query or {}), "limit": _PAGE, **({"continue": page} if page else {})}
+            asked = {**(query or {}), "limit": limit, **({"continue": page} if page else {})}
             reply = self.request("GET", path, what=what, query=asked)
-            yield from reply.get("items") or ()
+            yield reply
             page = (reply.get("metadata") or {}).get("continue") or ""
             if not page:
                 return

@@ -3,7 +3,8 @@
 """A real cluster whose jobs and pods are read from mirrors, for who looks at many jobs often.
 
 Writes go to the API server and carry the version that was read, so that a plan made from what is
-old by now is refused, as ever. What was written is read back at once.
+old by now is refused, as ever. What was written is read back at once. Pods that the Training
+Operator made of jobs are found by their job.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import JobKey, ObservedJob, Pod
 from rover_kf.cluster.kubernetes import conversion as objects
 from rover_kf.cluster.kubernetes.api import KubernetesApi
-from rover_kf.cluster.kubernetes.informer import Informer
-from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
-from rover_kf.cluster.kubernetes.pod_index import PodIndex
+from rover_kf.cluster.kubernetes.informer import Informer, ObjectKey
+from rover_kf.cluster.kubernetes.kubernetes_cluster import (
+    LABELLED,
+    PLURALS,
+    VERSION,
+    KubernetesCluster,
+    collection_path,
+)
 from rover_kf.cluster.kubernetes.transport import Transport
 
 SURROUNDINGS_SECONDS = 10.0
@@ -34,8 +40,9 @@ SURROUNDINGS_SECONDS = 10.0
 _LEVEL = 1
 """Of zlib: a job becomes a fifth of its text."""
 _POLL_SECONDS = 0.25
-_PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
-_VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
+_KINDS = {f"{kind.lower()}-controller": kind for kind in PLURALS}
+"""Of jobs, by what the operator calls itself on their pods."""
+_MADE = f"{names.OPERATOR_NAME_LABEL} in ({','.join(_KINDS)})"
 
 
 class CachedCluster(KubernetesCluster):
@@ -59,9 +66,8 @@ class CachedCluster(KubernetesCluster):
     ) -> None:
         super().__init__(client, transport)
         self._clock = clock
-        place = f"/namespaces/{namespace}" if namespace else ""
-        self._jobs = {kind: _informer(self._api, kind, place, on_change) for kind in _PLURALS}
-        self._pods = PodIndex(self._api, place)
+        self._jobs = {kind: _informer(self._api, kind, namespace, on_change) for kind in PLURALS}
+        self._pods = PodIndex(self._api, f"/namespaces/{namespace}" if namespace else "")
         self._threads: tuple[threading.Thread, ...] = ()
         self._namespace_objects: dict[str, tuple[float, NamespaceObjects]] = {}
 
@@ -69,7 +75,7 @@ class CachedCluster(KubernetesCluster):
         """Begin to mirror, pods first, in threads that end with the process or after stop."""
         following: dict[str, Callable[[threading.Event], None]] = {"pods": self._pods.follow}
         for kind, jobs in self._jobs.items():
-            following[_PLURALS[kind]] = functools.partial(self._follow_jobs, jobs)
+            following[PLURALS[kind]] = functools.partial(self._follow_jobs, jobs)
         self._threads = tuple(
             threading.Thread(target=follow, args=(stop,), name=name, daemon=True)
             for name, follow in following.items()
@@ -102,11 +108,7 @@ class CachedCluster(KubernetesCluster):
     # -- reads -------------------------------------------------------------------------------------
 
     def get_job(self, key: JobKey) -> ObservedJob:
-        """Read one job.
-
-        Raises:
-            NoSuchJob: there is none.
-        """
+        """Read one job."""
         packed = self._jobs[key.kind].get((key.namespace, key.name))
         return super().get_job(key) if packed is None else objects.parse_job(_decompress(packed))
 
@@ -130,12 +132,7 @@ class CachedCluster(KubernetesCluster):
     def patch_job(
         self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
     ) -> ObservedJob:
-        """JSON merge patch of the job.
-
-        Raises:
-            NoSuchJob: there is none.
-            Conflict: resource_version is given and is not the current one.
-        """
+        """JSON merge patch of the job."""
         if "spec" in patch:
             self._namespace_objects.clear()
         try:
@@ -154,26 +151,17 @@ class CachedCluster(KubernetesCluster):
             Conflict: a pod of that name is another one by now.
         """
         known = next((one for one in self.list_pods(key) if one.name == pod), None)
-        if known is None:
-            super().delete_pod(key, pod)
-            return
-        path, what = f"/api/v1/namespaces/{key.namespace}/pods/{pod}", f"pod {pod} of {key}"
-        try:
-            body = {"preconditions": {"uid": known.uid}}
-            self._api.request("DELETE", path, what=what, body=body)
-        except errors.NoSuchJob:
-            return
+        self._delete_pod(key, pod, known and {"preconditions": {"uid": known.uid}})
 
 
 def _informer(
-    api: KubernetesApi, kind: str, namespace_path: str, on_change: Callable[[JobKey], None]
+    api: KubernetesApi, kind: str, namespace: str, on_change: Callable[[JobKey], None]
 ) -> Informer[bytes]:
-    plural = _PLURALS[kind]
     return Informer(
         api,
-        f"/apis/{_VERSION}{namespace_path}/{plural}",
-        what=plural,
-        query={"labelSelector": f"{names.INJECT_LABEL}=true"},
+        collection_path(namespace, kind),
+        what=PLURALS[kind],
+        query=LABELLED,
         transform=lambda item: _compress(item, kind),
         on_change=lambda object_key: on_change(JobKey(*object_key, kind)),
     )
@@ -183,9 +171,66 @@ def _compress(item: Mapping[str, Any], kind: str) -> bytes:
     """A job's text, compressed; who manages its fields is never asked."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     # A list's items do not name their kind.
-    whole = {"apiVersion": _VERSION, "kind": kind, **item, "metadata": metadata}
+    whole = {"apiVersion": VERSION, "kind": kind, **item, "metadata": metadata}
     return zlib.compress(json.dumps(whole, separators=(",", ":")).encode(), _LEVEL)
 
 
 def _decompress(packed: bytes) -> dict[str, Any]:
     return dict(json.loads(zlib.decompress(packed)))
+
+
+class PodIndex:
+    """A mirror of the pods that the Training Operator made of jobs.
+
+    Args:
+        api: of the cluster.
+        namespace_path: the part of the path that names a namespace; empty: all.
+    """
+
+    def __init__(self, api: KubernetesApi, namespace_path: str = "") -> None:
+        self._informer = Informer(
+            api,
+            f"/api/v1{namespace_path}/pods",
+            what="pods",
+            query={"labelSelector": _MADE},
+            transform=_parse_member,
+            on_change=self._index_pod,
+        )
+        self._lock = threading.Lock()
+        self._by_job: dict[JobKey, dict[ObjectKey, Pod]] = {}
+        """By the job, then by the pod's place."""
+        self._job_by_pod: dict[ObjectKey, JobKey] = {}
+        """By the pod's place: under which job it is filed."""
+        self.follow = self._informer.follow
+        """List and watch until an event is set."""
+        self.synced = self._informer.synced
+        """Set once all pods were read: what is not here is not there."""
+
+    def pods_of(self, key: JobKey) -> tuple[Pod, ...]:
+        """A job's pods in replica order."""
+        with self._lock:
+            found = tuple(self._by_job.get(key, {}).values())
+        return objects.sort_pods(found)
+
+    def _index_pod(self, pod_key: ObjectKey) -> None:
+        member = self._informer.get(pod_key)
+        with self._lock:
+            filed = self._job_by_pod.pop(pod_key, None)
+            if filed is not None:
+                self._by_job[filed].pop(pod_key, None)
+                if not self._by_job[filed]:
+                    del self._by_job[filed]
+            if member is not None:
+                job, pod = member
+                self._job_by_pod[pod_key] = job
+                self._by_job.setdefault(job, {})[pod_key] = pod
+
+
+def _parse_member(item: Mapping[str, Any]) -> tuple[JobKey, Pod] | None:
+    """A pod with its job; None if it lacks the Training Operator's labels."""
+    metadata = item["metadata"]
+    labels = metadata.get("labels") or {}
+    name, maker = (labels.get(key, "") for key in (names.JOB_NAME_LABEL, names.OPERATOR_NAME_LABEL))
+    job = JobKey(metadata["namespace"], name, _KINDS.get(maker, names.PYTORCHJOB))
+    found = objects.parse_pods([item])
+    return (job, found[0]) if found else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from rover_kf import errors
@@ -116,16 +116,12 @@ class Informer(Generic[T]):
     def _read_all(self) -> str:
         """Take the whole collection; returns the version to watch from."""
         seen = set[ObjectKey]()
-        page = version = ""
-        while True:
-            asked = {**self._query, "limit": PAGE, **({"continue": page} if page else {})}
-            reply = self._api.request("GET", self._path, what=self._what, query=asked)
+        version = ""
+        for reply in self._api.pages(self._path, what=self._what, query=self._query, limit=PAGE):
+            version = reply["metadata"]["resourceVersion"]
             for item in reply.get("items") or ():
                 seen.add(_object_key(item))
                 self._store(item)
-            page, version = reply["metadata"].get("continue"), reply["metadata"]["resourceVersion"]
-            if not page:
-                break
         for place in set(self.keys()) - seen:
             self._drop(place, None)
         self.synced.set()
@@ -133,7 +129,9 @@ class Informer(Generic[T]):
 
     def _watch(self, version: str) -> str:
         query: Query = {**self._query, "resourceVersion": version, "allowWatchBookmarks": True}
-        for change in self._stream(query):
+        for change in self._api.watch(
+            self._path, what=self._what, query=query, seconds=WATCH_SECONDS
+        ):
             item = change["object"]
             version = str(item["metadata"]["resourceVersion"])
             if change["type"] == "DELETED":
@@ -141,9 +139,6 @@ class Informer(Generic[T]):
             elif change["type"] != "BOOKMARK":
                 self._store(item)
         return version
-
-    def _stream(self, query: Query) -> Iterator[Any]:
-        return self._api.watch(self._path, what=self._what, query=query, seconds=WATCH_SECONDS)
 
     def _store(self, item: Mapping[str, Any]) -> None:
         place, version = _object_key(item), _version(item)

@@ -8,6 +8,7 @@ several threads. Nothing here retries: callers are level-triggered and ask again
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -20,9 +21,13 @@ from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster.kubernetes import conversion as objects
 from rover_kf.cluster.kubernetes.api import MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi
-from rover_kf.cluster.kubernetes.denied_reads import DeniedReads
 from rover_kf.cluster.kubernetes.nodes import KubernetesNodes
 from rover_kf.cluster.kubernetes.transport import ApiProxyTransport, Transport
+
+VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
+PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
+LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
+_TFJOBS = "TFJobs"
 
 # The Training Operator fails a TFJob that has a pod which is said to run and is being deleted; even
 # a deletion without grace shows such a version of it for a moment. One that has failed by a signal
@@ -52,51 +57,10 @@ def lost_pod_status(pod: Pod) -> dict[str, Any]:
     }
 
 
-VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
-
-
-LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
-
-
-_TFJOBS = "TFJobs"
-
-
-def collection_path(namespace: str | None, plural: str = names.PYTORCHJOBS) -> str:
-    """Path of the jobs of a namespace, or of all with None."""
-    where = "" if namespace is None else f"/namespaces/{namespace}"
-    return f"/apis/{VERSION}{where}/{plural}"
-
-
-def list_labelled(
-    api: KubernetesApi, denied_reads: DeniedReads, namespace: str | None
-) -> tuple[ObservedJob, ...]:
-    """Labelled PyTorchJobs, then TFJobs.
-
-    A cluster need not know TFJobs, nor need a user's role name them: PyTorchJobs are listed then.
-
-    Raises:
-        InputError: PyTorchJobs may not be listed.
-    """
-    found = list(_of_kind(api, namespace, names.PYTORCHJOB, names.PYTORCHJOBS))
-    try:
-        found += _of_kind(api, namespace, names.TFJOB, names.TFJOBS)
-    except (errors.InputError, errors.KindNotServed) as refusal:
-        denied_reads.record_denied(_TFJOBS, "PyTorchJobs alone are listed", refusal)
-    else:
-        denied_reads.record_allowed(_TFJOBS)
-    return tuple(found)
-
-
-def _of_kind(
-    api: KubernetesApi, namespace: str | None, kind: str, plural: str
-) -> Iterator[ObservedJob]:
-    what = f"{plural} of {namespace or 'all namespaces'}"
-    for item in api.items(collection_path(namespace, plural), what=what, query=LABELLED):
-        # A list's items do not name their kind.
-        yield objects.parse_job({"apiVersion": VERSION, "kind": kind, **item})
-
-
-_PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
+def collection_path(namespace: str | None, kind: str) -> str:
+    """Path of the jobs of a namespace, or of all without one."""
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{VERSION}{where}/{PLURALS[kind]}"
 
 
 class KubernetesCluster(KubernetesNodes):
@@ -132,26 +96,34 @@ class KubernetesCluster(KubernetesNodes):
         return objects.parse_job(reply)
 
     def get_job(self, key: JobKey) -> ObservedJob:
-        """Read one job.
-
-        Raises:
-            NoSuchJob: there is none.
-        """
+        """Read one job."""
         return objects.parse_job(self._api.request("GET", _job(key), what=str(key)))
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
-        """Labelled jobs of a namespace, or of all with None; TFJobs where they may be listed."""
-        return list_labelled(self._api, self._denied_reads, namespace)
+        """Labelled PyTorchJobs, then TFJobs, of a namespace, or of all with None.
+
+        A cluster need not know TFJobs, nor need a user's role name them: PyTorchJobs are listed
+        then.
+        """
+        found = list(self._of_kind(namespace, names.PYTORCHJOB))
+        try:
+            found += self._of_kind(namespace, names.TFJOB)
+        except (errors.InputError, errors.KindNotServed) as refusal:
+            self._denied_reads.record_denied(_TFJOBS, "PyTorchJobs alone are listed", refusal)
+        else:
+            self._denied_reads.record_allowed(_TFJOBS)
+        return tuple(found)
+
+    def _of_kind(self, namespace: str | None, kind: str) -> Iterator[ObservedJob]:
+        what = f"{PLURALS[kind]} of {namespace or 'all namespaces'}"
+        for item in self._api.items(collection_path(namespace, kind), what=what, query=LABELLED):
+            # A list's items do not name their kind.
+            yield objects.parse_job({"apiVersion": VERSION, "kind": kind, **item})
 
     def patch_job(
         self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
     ) -> ObservedJob:
-        """JSON merge patch of the job.
-
-        Raises:
-            NoSuchJob: there is none.
-            Conflict: resource_version is given and is not the current one.
-        """
+        """JSON merge patch of the job."""
         body = dict(patch)
         if resource_version is not None:
             metadata = {**(body.get("metadata") or {}), "resourceVersion": resource_version}
@@ -175,10 +147,8 @@ class KubernetesCluster(KubernetesNodes):
     def delete_job(self, key: JobKey) -> None:
         """Delete the job; the garbage collector ends its pods."""
         body = {"propagationPolicy": "Background"}
-        try:
+        with contextlib.suppress(errors.NoSuchJob):
             self._api.request("DELETE", _job(key), what=str(key), body=body)
-        except errors.NoSuchJob:
-            return
 
     # -- pods --------------------------------------------------------------------------------------
 
@@ -195,11 +165,11 @@ class KubernetesCluster(KubernetesNodes):
 
     def delete_pod(self, key: JobKey, pod: str) -> None:
         """Delete a pod with its grace period; one that is gone is no error."""
-        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod}"
-        try:
-            self._api.request("DELETE", path, what=f"pod {pod} of {key}")
-        except errors.NoSuchJob:
-            return
+        self._delete_pod(key, pod, None)
+
+    def _delete_pod(self, key: JobKey, pod: str, body: object | None) -> None:
+        with contextlib.suppress(errors.NoSuchJob):
+            self._api.request("DELETE", _pod(key, pod), what=f"pod {pod} of {key}", body=body)
 
     def force_delete_pod(self, key: JobKey, pod: Pod) -> None:
         """Remove a pod's object without waiting for its node; one that is gone is no error.
@@ -211,18 +181,15 @@ class KubernetesCluster(KubernetesNodes):
             Conflict: a pod of that name is another one by now.
             InputError: that is refused.
         """
-        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod.name}"
-        what = f"pod {pod.name} of {key}"
+        path, what = _pod(key, pod.name), f"pod {pod.name} of {key}"
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
-        try:
+        with contextlib.suppress(errors.NoSuchJob):
             if key.kind == names.TFJOB:
                 status = lost_pod_status(pod)
                 self._api.request(
                     "PATCH", f"{path}/status", what=what, body=status, content_type=MERGE_PATCH
                 )
             self._api.request("DELETE", path, what=what, body=body)
-        except errors.NoSuchJob:
-            return
 
     def supports_pod_resize(self) -> bool:
         """Whether the API server has pods/resize: from Kubernetes 1.33 on."""
@@ -238,7 +205,7 @@ class KubernetesCluster(KubernetesNodes):
             NoSuchJob: the pod is gone.
             InputError: it is refused, by a quota or by the class of the pod.
         """
-        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod.name}/resize"
+        path = f"{_pod(key, pod.name)}/resize"
         changed = [{"name": container, "resources": dict(resources)}]
         body = {"metadata": {"uid": pod.uid}, "spec": {"containers": changed}}
         what = f"pod {pod.name} of {key}"
@@ -254,7 +221,7 @@ class KubernetesCluster(KubernetesNodes):
         query: dict[str, str | int | bool] = {"container": container}
         if tail is not None:
             query["tailLines"] = tail
-        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod}/log"
+        path = f"{_pod(key, pod)}/log"
         return self._api.text("GET", path, what=f"log of {pod}/{container} of {key}", query=query)
 
     def call_coordinator(
@@ -266,11 +233,7 @@ class KubernetesCluster(KubernetesNodes):
         *,
         pod: Pod | None = None,
     ) -> bytes:
-        """One HTTP request to the job's coordinator, the sidecar of its first pod, or of ``pod``.
-
-        Raises:
-            ClusterUnavailable: it cannot be reached (not started, ended, replaced), or refused.
-        """
+        """One HTTP request to the job's coordinator, its first pod's sidecar, or of ``pod``."""
         data = None if body is None else codec.dumps(body)
         return self._transport.request(key, pod or self._first_pod(key), method, path, data)
 
@@ -285,11 +248,9 @@ class KubernetesCluster(KubernetesNodes):
     def emit(self, key: JobKey, event: Event) -> None:
         """Put an Event on the job; a job that is gone, or a line told before, is no error."""
         path = f"/api/v1/namespaces/{key.namespace}/events"
-        try:
+        with contextlib.suppress(errors.NoSuchJob, errors.JobExists):
             body = objects.event_body(self.get_job(key), event, time.time())
             self._api.request("POST", path, what=f"event of {key}", body=body)
-        except (errors.NoSuchJob, errors.JobExists):
-            return
 
     def list_events(self, key: JobKey) -> tuple[Event, ...]:
         """Events of the job, oldest first, whoever wrote them; none once the job is gone."""
@@ -306,8 +267,12 @@ class KubernetesCluster(KubernetesNodes):
 
 
 def _jobs(key: JobKey) -> str:
-    return collection_path(key.namespace, _PLURALS[key.kind])
+    return collection_path(key.namespace, key.kind)
 
 
 def _job(key: JobKey) -> str:
     return f"{_jobs(key)}/{key.name}"
+
+
+def _pod(key: JobKey, name: str) -> str:
+    return f"/api/v1/namespaces/{key.namespace}/pods/{name}"

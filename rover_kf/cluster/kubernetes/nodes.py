@@ -1,9 +1,14 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of a real cluster: who is silent, what they have, and keeping pods from one."""
+"""The nodes of a real cluster: who is silent, what they have, and keeping pods from one.
+
+What the API server does not let us read is logged once and not at every look.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Collection, Iterator
 
 from rover_kf import errors
@@ -12,7 +17,6 @@ from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Manifest
 from rover_kf.cluster.kubernetes import conversion as objects
 from rover_kf.cluster.kubernetes.api import MERGE_PATCH, KubernetesApi
-from rover_kf.cluster.kubernetes.denied_reads import DeniedReads
 
 _SILENCE, _SIZES = "whether nodes are silent", "what nodes have"
 
@@ -95,7 +99,7 @@ class KubernetesNodes:
         Raises:
             InputError: the caller may not.
         """
-        return self._api.pages("/api/v1/pods", what="pods of all namespaces", query=_ALIVE)
+        return self._api.iterate("/api/v1/pods", what="pods of all namespaces", query=_ALIVE)
 
     def node_memory(self) -> tuple[str, ...]:
         """What schedulable nodes have for pods, as quantities, each amount once.
@@ -117,3 +121,33 @@ class KubernetesNodes:
             return ()
         self._denied_reads.record_allowed(_SIZES)
         return objects.node_sizes(found, resource)
+
+
+LOG = logging.getLogger(__name__)
+
+
+class DeniedReads:
+    """Reads that are refused; safe for threads."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+        self._lock = threading.Lock()
+
+    def record_denied(self, what: str, meaning: str, refusal: Exception) -> None:
+        """Log it, if it was not refused already the last time.
+
+        Args:
+            what: is not looked at, such as ``room on nodes``.
+            meaning: what is done without it.
+            refusal: the API server's words.
+        """
+        with self._lock:
+            known = what in self._logged
+            self._logged.add(what)
+        if not known:
+            LOG.info("%s: not looked at, said once: %s; %s", what, refusal, meaning)
+
+    def record_allowed(self, what: str) -> None:
+        """It was read: a refusal after this is news again."""
+        with self._lock:
+            self._logged.discard(what)

@@ -15,19 +15,18 @@ import dataclasses
 import pathlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Any, final
 
 from rover_kf import errors
 from rover_kf.api import codec, names
+from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster import sidecar_request
 from rover_kf.cluster.local import local_admission
-from rover_kf.cluster.local.local_cluster import clean_orphans
-from rover_kf.cluster.local.node_stubs import NodeStubs
-from rover_kf.cluster.local.operator import Operator
-from rover_kf.cluster.local.replica_status import merge, new_record, to_observed_job
+from rover_kf.cluster.local.job_conditions import merge, new_record, to_observed_job
+from rover_kf.cluster.local.operator import Operator, clean_orphans
 from rover_kf.cluster.local.settings import Timing, base_environment, memory_folder, write_shims
 from rover_kf.cluster.local.store import Record, Store, translate_write_errors
 
@@ -35,7 +34,7 @@ _PROTECTED = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion"
 
 
 @final
-class LocalCluster(NodeStubs):
+class LocalCluster:
     """Runs PyTorchJobs on this machine as the Training Operator would.
 
     **Usage**::
@@ -99,11 +98,7 @@ class LocalCluster(NodeStubs):
         return to_observed_job(key, record)
 
     def get_job(self, key: JobKey) -> ObservedJob:
-        """Read one job.
-
-        Raises:
-            NoSuchJob: there is none.
-        """
+        """Read one job."""
         return to_observed_job(key, self.store.read(key))
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
@@ -209,15 +204,61 @@ class LocalCluster(NodeStubs):
         *,
         pod: Pod | None = None,
     ) -> bytes:
-        """One HTTP request to the job's coordinator, or a pod's; body is encoded by api.codec.
-
-        Raises:
-            ClusterUnavailable: it cannot be reached (not started, ended, replaced).
-        """
+        """One HTTP request to the job's coordinator, or a pod's; body is encoded by api.codec."""
         asked = pod or self._first_pod(key)
         token = (self.store.folder(key) / "token" / "token").read_text()
         data = None if body is None else codec.dumps(body)
         return sidecar_request.send(key, asked, method, path, data, token=token)
+
+    # -- what one machine has no use for -----------------------------------------------------------
+
+    def unreachable_nodes(self, nodes: Collection[str]) -> dict[str, float]:
+        """None: the one machine is this one."""
+        del nodes
+        return {}
+
+    def node_memory(self) -> tuple[str, ...]:
+        """Nothing: limits are not enforced here."""
+        return ()
+
+    def node_cpu(self) -> tuple[str, ...]:
+        """Nothing: limits are not enforced here."""
+        return ()
+
+    def namespace_objects(self, namespace: str) -> NamespaceObjects:
+        """Nothing: replicas here share one machine, and no limit is enforced."""
+        del namespace
+        return NamespaceObjects()
+
+    def list_nodes(self) -> tuple[Manifest, ...] | None:
+        """None: see surroundings."""
+        return None
+
+    def list_all_pods(self) -> Iterator[Manifest]:
+        """None."""
+        return iter(())
+
+    def dry_run_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
+        """Nothing: the patch itself is checked."""
+        del key, patch
+        return ""
+
+    def cordon_node(self, name: str, reason: str) -> None:
+        """Refused: nothing could run anywhere else.
+
+        Raises:
+            InputError: always.
+        """
+        raise errors.InputError(f"{name} is the one machine that there is, and stays ({reason})")
+
+    def supports_pod_resize(self) -> bool:
+        """Yes: there is nothing to it where no limit is enforced."""
+        return True
+
+    def resize_pod(
+        self, key: JobKey, pod: Pod, container: str, resources: Mapping[str, Any]
+    ) -> None:
+        """Nothing: limits are not enforced here."""
 
     # -- events ------------------------------------------------------------------------------------
 

@@ -1,19 +1,26 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job's conditions from its pods, as the Training Operator v1.9 concludes; pure.
+"""A job's status from its pods, as the Training Operator v1.9 concludes, and its frozen view; pure.
 
 Source: pkg/controller.v1/pytorch/pytorchjob_controller.go (UpdateJobStatus) and
-pkg/controller.v1/common/job.go (PastBackoffLimit, PastActiveDeadline). Used by ``operator``.
+pkg/controller.v1/common/job.go (PastBackoffLimit, PastActiveDeadline). Used by ``operator`` and
+``cluster``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import json
+import pathlib
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rover_kf.api.jobs import Manifest
+from rover_kf.api.jobs import JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster.local import environment, local_admission
+from rover_kf.cluster.local.store import Record
 
 RETRYABLE = 128
 """Exit codes from here on are retried under restartPolicy ExitCode."""
@@ -36,10 +43,14 @@ class JobCondition:
     """The condition to add; type "" adds none."""
 
     type: str = ""
-    reason: str = ""
     message: str = ""
     by_limit: bool = False
     """A limit of its runPolicy ends the job, and all its pods with it."""
+
+    @property
+    def reason(self) -> str:
+        """Of the condition and of its Event."""
+        return f"PyTorchJob{self.type}"
 
 
 def derive_condition(manifest: Manifest, pods: Sequence[PodOutcome], *, age: float) -> JobCondition:
@@ -56,10 +67,10 @@ def derive_condition(manifest: Manifest, pods: Sequence[PodOutcome], *, age: flo
     restarts = sum(pod.restarts for pod in pods if pod.phase == "Running")
     if limit is not None and restarts >= max(int(limit), 1):
         message = f"{name} has failed because it has reached the specified backoff limit"
-        return JobCondition("Failed", "PyTorchJobFailed", message, by_limit=True)
+        return JobCondition("Failed", message, by_limit=True)
     if deadline is not None and age >= float(deadline):
         message = f"{name} has failed because it was active longer than specified deadline"
-        return JobCondition("Failed", "PyTorchJobFailed", message, by_limit=True)
+        return JobCondition("Failed", message, by_limit=True)
     found = JobCondition()
     for kind, replica in manifest["spec"][local_admission.SPECS].items():
         verdict = _of_replicas(manifest, kind.lower(), replica, pods)
@@ -81,7 +92,7 @@ def _of_replicas(
     elastic = bool(manifest["spec"].get("elasticPolicy")) and kind == "worker"
     if decides and (succeeded >= counts[kind] or (elastic and succeeded > 0)):
         message = f"PyTorchJob {name} is successfully completed."
-        return JobCondition("Succeeded", "PyTorchJobSucceeded", message)
+        return JobCondition("Succeeded", message)
     if failed and counts[kind] > succeeded + running:
         policy = replica.get("restartPolicy") or "OnFailure"
         codes = [pod.exit_code for pod in failed if pod.phase == "Failed" and not pod.deleting]
@@ -89,11 +100,11 @@ def _of_replicas(
         if policy == "Never" or (policy == "ExitCode" and permanent):
             why = f" with exit code {permanent[0]}" if permanent else ""
             message = f"PyTorchJob {name} is failed because {len(failed)} {kind} replica(s) failed"
-            return JobCondition("Failed", "PyTorchJobFailed", f"{message}{why}.")
+            return JobCondition("Failed", f"{message}{why}.")
         message = f"PyTorchJob {name} is restarting because {len(failed)} {kind} replica(s) failed."
-        return JobCondition("Restarting", "PyTorchJobRestarting", message)
+        return JobCondition("Restarting", message)
     if decides and running > 0:
-        return JobCondition("Running", "PyTorchJobRunning", f"PyTorchJob {name} is running.")
+        return JobCondition("Running", f"PyTorchJob {name} is running.")
     return JobCondition()
 
 
@@ -122,3 +133,97 @@ def add_condition(
     found = [condition for condition in found if condition["type"] != verdict.type]
     entry = {"type": verdict.type, "status": "True", "reason": verdict.reason}
     return [*found, {**entry, "message": verdict.message, "lastTransitionTime": timestamp}]
+
+
+def format_time(timestamp: float) -> str:
+    """Unix seconds as Kubernetes writes times."""
+    return dt.datetime.fromtimestamp(timestamp, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def new_record(
+    manifest: Mapping[str, Any], folder: pathlib.Path, now: float
+) -> tuple[JobKey, Record]:
+    """A job that was just created, with its key.
+
+    Args:
+        manifest: as it was given.
+        folder: where its relative scripts are found.
+        now: Unix seconds.
+    """
+    metadata = {
+        **manifest["metadata"],
+        "namespace": manifest["metadata"].get("namespace", "default"),
+        "uid": str(uuid.uuid4()),
+        "creationTimestamp": format_time(now),
+    }
+    key = JobKey(metadata["namespace"], metadata["name"], manifest["kind"])
+    record = Record({**json.loads(json.dumps(manifest)), "metadata": metadata}, str(folder), now)
+    record.manifest.pop("status", None)
+    created = JobCondition("Created", f"PyTorchJob {key.name} is created.")
+    return key, with_condition(record, created)
+
+
+def with_condition(record: Record, verdict: JobCondition) -> Record:
+    """The record with a verdict's condition; a finished job stays as it is."""
+    if record.finished_at is not None:
+        return record
+    now = time.time()
+    status = record.manifest.get("status") or {}
+    conditions = status.get("conditions") or []
+    if verdict.type != "Suspended":
+        conditions = [
+            c | {"status": "False"} if c["type"] == "Suspended" else c for c in conditions
+        ]
+    status = {**status, "conditions": add_condition(conditions, verdict, format_time(now))}
+    ended = verdict.type in ("Succeeded", "Failed")
+    if ended:
+        status["completionTime"] = format_time(now)
+    return dataclasses.replace(
+        record,
+        manifest={**record.manifest, "status": status},
+        finished_at=now if ended else None,
+    )
+
+
+def with_counts(record: Record, pods: Sequence[Pod]) -> Record:
+    """The record with replicaStatuses counted anew."""
+    counts: dict[str, dict[str, int]] = {}
+    for pod in pods:
+        kind = pod.replica_type.capitalize()
+        field = {"Succeeded": "succeeded", "Failed": "failed"}.get(pod.phase, "active")
+        one = counts.setdefault(kind, {})
+        one[field] = one.get(field, 0) + 1
+    status = {**(record.manifest.get("status") or {}), "replicaStatuses": counts}
+    return dataclasses.replace(record, manifest={**record.manifest, "status": status})
+
+
+def to_observed_job(key: JobKey, record: Record) -> ObservedJob:
+    """The frozen view of a stored job."""
+    manifest = record.manifest
+    conditions = (manifest.get("status") or {}).get("conditions") or []
+    true = [condition["type"] for condition in conditions if condition["status"] == "True"]
+    return ObservedJob(
+        key=key,
+        uid=manifest["metadata"]["uid"],
+        resource_version=record.resource_version,
+        manifest=manifest,
+        replicas=environment.replica_counts(manifest),
+        phase=true[-1] if true else "",
+        suspended=bool((manifest["spec"].get("runPolicy") or {}).get("suspend")),
+        deleting=record.deleting,
+        created_at=record.created_at,
+        finished_at=record.finished_at,
+    )
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """JSON merge patch (RFC 7386); neither argument is changed."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merge(result.get(name), value)
+    return result

@@ -8,6 +8,7 @@ all jobs that this process runs, one more for each pod. Used by ``cluster``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 import threading
@@ -19,12 +20,18 @@ from typing import IO
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey
-from rover_kf.cluster.local import environment, job_conditions, local_admission
-from rover_kf.cluster.local.job_runtime import JobRuntime
-from rover_kf.cluster.local.network import NetworkLease
+from rover_kf.cluster.local import environment, local_admission
+from rover_kf.cluster.local.job_conditions import (
+    RETRYABLE,
+    JobCondition,
+    PodOutcome,
+    derive_condition,
+    with_condition,
+    with_counts,
+)
+from rover_kf.cluster.local.job_runtime import JobRuntime, NetworkLease
 from rover_kf.cluster.local.pod import LocalPod
 from rover_kf.cluster.local.pod_spec import PodSite, build_pod_spec, restart_policy
-from rover_kf.cluster.local.replica_status import with_condition, with_counts
 from rover_kf.cluster.local.settings import Timing
 from rover_kf.cluster.local.store import Record, Store
 
@@ -141,9 +148,7 @@ class Operator:
         elif suspended:
             run.delete_pods()
             run.started_at = time.time()
-            self._apply_condition(
-                run, job_conditions.JobCondition("Suspended", "PyTorchJobSuspended", "suspended")
-            )
+            self._apply_condition(run, JobCondition("Suspended", "suspended"))
         else:
             self._sync_pods(run, record)
             concluded = self._next_condition(run, record)
@@ -189,9 +194,9 @@ class Operator:
         pod.start()
         self._emit(run, "SuccessfulCreatePod", f"Created pod: {plan.name}")
 
-    def _next_condition(self, run: JobRuntime, record: Record) -> job_conditions.JobCondition:
+    def _next_condition(self, run: JobRuntime, record: Record) -> JobCondition:
         seen = [
-            job_conditions.PodOutcome(
+            PodOutcome(
                 replica_type=pod.spec.replica_type,
                 phase=pod.phase,
                 deleting=pod.view().deleting,
@@ -200,11 +205,9 @@ class Operator:
             )
             for pod in run.pods.values()
         ]
-        return job_conditions.derive_condition(
-            record.manifest, seen, age=time.time() - run.started_at
-        )
+        return derive_condition(record.manifest, seen, age=time.time() - run.started_at)
 
-    def _apply_condition(self, run: JobRuntime, condition: job_conditions.JobCondition) -> None:
+    def _apply_condition(self, run: JobRuntime, condition: JobCondition) -> None:
         views = [pod.view() for pod in run.pods.values()]
 
         def change(record: Record) -> Record:
@@ -227,7 +230,7 @@ class Operator:
 
     def _fail(self, run: JobRuntime, message: str) -> None:
         if run.key in self._store.jobs():
-            failed = job_conditions.JobCondition("Failed", "PyTorchJobFailed", message)
+            failed = JobCondition("Failed", message)
             self._store.update(run.key, lambda record: with_condition(record, failed))
         run.delete_pods()
 
@@ -269,9 +272,7 @@ class Operator:
 def mark_failed(record: Record) -> Record:
     """A job whose process has ended: failed, unless it had finished before."""
     message = "the process that ran it ended; durable checkpoints are kept: delete it and run again"
-    return with_condition(
-        record, job_conditions.JobCondition("Failed", "PyTorchJobFailed", message)
-    )
+    return with_condition(record, JobCondition("Failed", message))
 
 
 def _conditions(record: Record) -> list[tuple[str, str]]:
@@ -282,5 +283,20 @@ def _conditions(record: Record) -> list[tuple[str, str]]:
 def _replaceable(pod: LocalPod, policy: str) -> bool:
     if policy == "ExitCode":
         code = pod.exit_code(names.PYTORCH_CONTAINER)
-        return code is not None and code >= job_conditions.RETRYABLE
+        return code is not None and code >= RETRYABLE
     return policy != "Never"
+
+
+def clean_orphans(store: Store) -> None:
+    """Settle jobs whose process was killed: they have failed, their memory is swept."""
+    for key in store.jobs():
+        owner = store.acquire_owner(key)
+        if owner is None:
+            continue
+        # The process that ran it may have removed it since it was listed.
+        with owner, contextlib.suppress(errors.NoSuchJob):
+            if store.read(key).deleting:
+                store.remove(key)
+            else:
+                store.update(key, mark_failed)
+                store.sweep(key)

@@ -42,25 +42,17 @@ class LocalPod:
         self._containers = [LocalContainer(item, delays) for item in spec.containers]
         self._deleting, self._ending = False, threading.Event()
         self._grace = spec.grace
-        self._phase = "Pending"
-        self._ended = False
+        self.phase = "Pending"
+        """Pending, Running, Succeeded or Failed."""
+        self.ended = False
+        """Nothing of it runs any more and its volumes are given back, deleted or not."""
         self._thread = threading.Thread(target=self._run, name=spec.name, daemon=True)
         self._last_view: PodView | None = None
 
     @property
     def gone(self) -> bool:
         """Deleted and ended: its name is free."""
-        return self._ended and self._deleting
-
-    @property
-    def ended(self) -> bool:
-        """Nothing of it runs any more and its volumes are given back, deleted or not."""
-        return self._ended
-
-    @property
-    def phase(self) -> str:
-        """Pending, Running, Succeeded or Failed."""
-        return self._phase
+        return self.ended and self._deleting
 
     @property
     def restarts(self) -> int:
@@ -83,7 +75,7 @@ class LocalPod:
             uid=self.spec.uid,
             replica_type=self.spec.replica_type,
             replica_index=self.spec.index,
-            phase=self._phase,
+            phase=self.phase,
             address=self.spec.address,
             node="localhost",
             deleting=self._deleting,
@@ -123,11 +115,11 @@ class LocalPod:
             if self._run_init():
                 for container in self._containers:
                     container.start()
-                self._phase = "Running"
+                self.phase = "Running"
                 self._watch()
         finally:
             self._end()
-            self._ended = True
+            self.ended = True
             self._on_change()
 
     def _run_init(self) -> bool:
@@ -212,6 +204,6 @@ class LocalPod:
         for container in reversed([c for c in self._init if c.spec.native]):
             container.stop(max(deadline - time.monotonic(), SIDECAR_GRACE))
         self.spec.volumes.remove()
-        codes = [container.exit_code for container in (*normal,)]
-        self._phase = "Succeeded" if all(code == 0 for code in codes) else "Failed"
+        succeeded = all(container.exit_code == 0 for container in normal)
+        self.phase = "Succeeded" if succeeded else "Failed"
         self._notify()

@@ -20,7 +20,7 @@ from local_jobs import FOREVER, container, job, replica
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.cluster.local import LocalCluster, settings
-from rover_kf.cluster.local.local_cluster import clean_orphans
+from rover_kf.cluster.local.operator import clean_orphans
 from rover_kf.cluster.local.store import Store
 from tests.support.waiting import eventually
 

@@ -11,8 +11,7 @@ import pytest
 from local_jobs import FOREVER, job, replica
 
 from rover_kf.cluster.local import LocalCluster
-from rover_kf.cluster.local.job_runtime import pod_action
-from rover_kf.cluster.local.network import LEASE_PORT
+from rover_kf.cluster.local.job_runtime import LEASE_PORT, pod_action
 from rover_kf.cluster.local.settings import Timing
 from tests.support.waiting import eventually
 
