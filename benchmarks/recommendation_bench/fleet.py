@@ -31,8 +31,7 @@ from collections.abc import Iterator
 
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.recommender.job_signature import JobSpec
-from rover_kf.recommender.process_tree import MemoryFootprint
-from rover_kf.recommender.profile import Profile, Trial
+from rover_kf.recommender.profile import MemoryFootprint, Profile, Trial
 from rover_kf.recommender.recommend import combine_evidence
 
 GIB = 1 << 30

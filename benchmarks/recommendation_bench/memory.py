@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rover_kf.api.decisions import Quantity
-from rover_kf.recommender import host_memory, job_signature, profile
+from rover_kf.recommender import container_resources, job_signature, profile
 from rover_kf.recommender.dry_run_process import DryRunSpec, run_dry_run
 from rover_kf.recommender.profile import Profile
 from rover_kf.recommender.size_evidence import SizeEvidence
@@ -124,9 +124,11 @@ def one(configuration: Configuration) -> dict[str, object]:
         seconds=SECONDS,
     )
     tried = run_dry_run(asked)
-    own = host_memory.predict_memory(SizeEvidence(read, (), tried))
+    own = container_resources.predict_memory(SizeEvidence(read, (), tried))
     smaller = dataclasses.replace(tried, trials=tried.trials[:2])
-    extrapolated = host_memory.predict_memory(SizeEvidence(read, (), smaller), configuration.batch)
+    extrapolated = container_resources.predict_memory(
+        SizeEvidence(read, (), smaller), configuration.batch
+    )
     if own is None or extrapolated is None:
         raise AssertionError(tried.failures)
     real = _run(configuration)

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from rover_kf import errors
 from rover_kf.dry_run import messages
 from rover_kf.dry_run.messages import DryRunRequest, DryRunResult
-from rover_kf.recommender.process_tree import MemoryFootprint
-from rover_kf.recommender.profile import ModelState, Profile, Trial, run_profile
+from rover_kf.recommender.profile import MemoryFootprint, ModelState, Profile, Trial, run_profile
 
 FACTORS = (1.0, 0.5)
 """Of the script's own batch; activations and time are affine in it."""

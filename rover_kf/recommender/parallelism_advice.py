@@ -15,10 +15,9 @@ import math
 from collections.abc import Iterator
 
 from rover_kf.api.decisions import Proposal
-from rover_kf.recommender import parallelism_memory
+from rover_kf.recommender import gpu_memory
 from rover_kf.recommender.communication_model import CommunicationModel
-from rover_kf.recommender.gpu_memory import DeviceMemoryModel
-from rover_kf.recommender.parallelism_memory import ParallelConfig
+from rover_kf.recommender.gpu_memory import DeviceMemoryModel, ParallelConfig
 from rover_kf.recommender.profile import Trial
 from rover_kf.recommender.size_evidence import GIB, fit_line
 
@@ -55,7 +54,7 @@ class ParallelismContext:
         if self.processes == 1:
             return alone
         ring = 2.0 * (self.processes - 1) / self.processes
-        sent = parallelism_memory.sent_bytes(self.device.state, config, self.processes) / ring
+        sent = gpu_memory.sent_bytes(self.device.state, config, self.processes) / ring
         return self.network.step_seconds(
             alone, processes=self.processes, nodes=self.nodes, gradient_bytes=sent
         )
@@ -96,12 +95,12 @@ def propose_configs(
 
 def _candidate_configs(context: ParallelismContext) -> Iterator[ParallelConfig]:
     many = context.processes > 1
-    strategies = parallelism_memory.STRATEGIES if many else (parallelism_memory.DDP,)
+    strategies = gpu_memory.STRATEGIES if many else (gpu_memory.DDP,)
     for strategy, count, precision in itertools.product(
-        strategies, ACCUMULATIONS, parallelism_memory.PRECISIONS
+        strategies, ACCUMULATIONS, gpu_memory.PRECISIONS
     ):
-        pointless = precision == parallelism_memory.BF16_GRADIENTS and (
-            not many or strategy not in {parallelism_memory.DDP, parallelism_memory.ZERO1}
+        pointless = precision == gpu_memory.BF16_GRADIENTS and (
+            not many or strategy not in {gpu_memory.DDP, gpu_memory.ZERO1}
         )
         if count <= max(1, context.device.batch) and not pointless:
             yield ParallelConfig(strategy, count, precision)
@@ -110,9 +109,9 @@ def _candidate_configs(context: ParallelismContext) -> Iterator[ParallelConfig]:
 def _script_changes(config: ParallelConfig) -> tuple[int, int, int]:
     """Changes to the script, the fewest first."""
     return (
-        parallelism_memory.STRATEGIES.index(config.strategy),
+        gpu_memory.STRATEGIES.index(config.strategy),
         config.accumulation,
-        parallelism_memory.PRECISIONS.index(config.precision),
+        gpu_memory.PRECISIONS.index(config.precision),
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord, ServerSetup
-from rover_kf.recommender import parallelism_memory
+from rover_kf.recommender import gpu_memory
 from rover_kf.recommender.size_evidence import MIB, SizeEvidence, from_single
 from rover_kf.scaling import ps_model
 from rover_kf.scaling.policy import AutoscalingPolicy
@@ -165,10 +165,10 @@ def _memory(evidence: SizeEvidence, now: ServerSetup) -> Quantity | None:
     """Of one server: its share of weights and optimizer state; None where neither is known."""
     state, parameters = evidence.state, evidence.job.signature.parameters
     if state is None and parameters:
-        state = parallelism_memory.state_from_parameters(parameters, trained=evidence.job.trained)
+        state = gpu_memory.state_from_parameters(parameters, trained=evidence.job.trained)
     if state is None:
         return None
-    held = parallelism_memory.server_bytes(state, now.servers)
+    held = gpu_memory.server_bytes(state, now.servers)
     why = (
         f"a {now.servers}th of weights and Adam's moments, {held / MIB:.0f} MiB, and "
         f"{RUNTIME / MIB:.0f} MiB of TensorFlow, with 25 %"

@@ -12,7 +12,7 @@ import yaml
 
 from rover_kf import errors
 from rover_kf.api.decisions import Cost, Quantity
-from rover_kf.recommender import similar_runs
+from rover_kf.recommender import size_evidence
 from rover_kf.recommender.size_evidence import GIB, SizeEvidence
 
 _KEYS = ("cpu", "memory", "accelerator")
@@ -88,10 +88,10 @@ def predict_cost(evidence: SizeEvidence, sizes: Mapping[str, Quantity], table: P
         server = table.hourly_cost(cpu=number["server_cpu"], memory=held, accelerators=0)
         return whole + number["servers"] * server
 
-    lengths = similar_runs.weighted_samples(
+    lengths = size_evidence.weighted_samples(
         evidence.successful_runs(), lambda run: (run.updated_at - run.started_at) / 3600.0
     )
-    hours = similar_runs.quantile(lengths, 0.5) if lengths else None
+    hours = size_evidence.quantile(lengths, 0.5) if lengths else None
     pods = sizes["replicas"].target + masters
     why = f"{pods:g} pods with cores, memory, arena and {devices} accelerators each"
     if "servers" in sizes:

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A short real run of the user's command: what it takes of memory and CPU on this machine.
 
-Nothing of the command's output is interpreted; ``dry_run`` also looks into its steps.
+Nothing of the command's output is interpreted; ``dry_run`` also looks into its steps. Memory is
+counted as a container is charged for it: what processes share is counted once. Linux only, like
+the pods that the numbers are for.
 """
 
 from __future__ import annotations
@@ -18,9 +20,54 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.recommender import process_tree
-from rover_kf.recommender.process_tree import MemoryFootprint
 from rover_kf.system import procfs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryFootprint:
+    """Bytes of memory."""
+
+    anonymous: int = 0
+    """Of no file: heaps, stacks, shared memory; each page once."""
+    files: int = 0
+    """Of mapped files, by the process that has most of them: the others map the same libraries."""
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.anonymous + self.files
+
+
+def measure_footprint(pids: tuple[int, ...]) -> MemoryFootprint:
+    """What the processes hold together now."""
+    each = [_footprint(pid) for pid in pids]
+    own = sum(one.anonymous for one in each)
+    return MemoryFootprint(own, max((one.files for one in each), default=0))
+
+
+def unsampled_peaks(seen: dict[int, int], pids: tuple[int, ...]) -> dict[int, int]:
+    """What each process held at its worst beyond what looks have seen of it, in bytes.
+
+    Args:
+        seen: most that any look saw resident, by process; brought up to date.
+        pids: that are looked at now.
+    """
+    found = {}
+    for pid in pids:
+        counts = procfs.status_sizes(pid)
+        if "VmHWM" in counts:
+            seen[pid] = max(seen.get(pid, 0), counts.get("VmRSS", 0))
+            found[pid] = max(0, counts["VmHWM"] - seen[pid])
+    return found
+
+
+def _footprint(pid: int) -> MemoryFootprint:
+    counts = procfs.rollup_sizes(pid)
+    own = counts.get("Pss_Anon", 0) + counts.get("Pss_Shmem", 0)
+    shared = procfs.status_sizes(pid).get("RssShmem", 0)
+    files = counts.get("Rss", 0) - counts.get("Anonymous", 0) - shared
+    return MemoryFootprint(own, max(0, files))
+
 
 SAMPLES_PER_SECOND = 5
 GRACE_SECONDS = 5.0
@@ -171,8 +218,8 @@ def _measure(process: subprocess.Popen[bytes], seconds: float, max_memory: int |
         pids = (process.pid, *procfs.descendants(process.pid))
         for pid in pids:
             cpu[pid] = max(cpu.get(pid, 0.0), procfs.cpu_seconds(pid))
-        hidden.update(process_tree.unsampled_peaks(resident, pids))
-        seen = process_tree.measure_footprint(pids)
+        hidden.update(unsampled_peaks(resident, pids))
+        seen = measure_footprint(pids)
         peak = MemoryFootprint(max(peak.anonymous, seen.anonymous), max(peak.files, seen.files))
         if max_memory is not None and seen.total > max_memory:
             raise errors.InputError(

@@ -19,26 +19,23 @@ from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import RunRecord
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.recommender import (
-    arena_size,
-    checkpoint_interval,
+    checkpoint_sizes,
     communication_model,
     constraints,
-    cpu_request,
+    container_resources,
     gpu_memory,
-    host_memory,
     parallelism_advice,
     parameter_servers,
     price,
     replicas,
-    similar_runs,
+    size_evidence,
 )
 from rover_kf.recommender import job_signature as reading
 from rover_kf.recommender.constraints import Constraints, apply_bounds
 from rover_kf.recommender.job_signature import JobSpec
 from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.profile import Profile
-from rover_kf.recommender.similar_runs import SimilarRun
-from rover_kf.recommender.size_evidence import SizeEvidence
+from rover_kf.recommender.size_evidence import SimilarRun, SizeEvidence
 from rover_kf.scaling.policy import AutoscalingPolicy
 
 LOG = logging.getLogger(__name__)
@@ -128,7 +125,7 @@ def _collect_evidence(
 ) -> SizeEvidence:
     if now is None:
         now = max((run.updated_at for run in runs), default=0.0)
-    near = similar_runs.find_similar(facts.signature, runs, now)
+    near = size_evidence.find_similar(facts.signature, runs, now)
     known = {run.record.uid for run in near}
     others = tuple(SimilarRun(run, 0.0) for run in runs if run.uid not in known)
     return SizeEvidence(facts, near, profile, others)
@@ -138,9 +135,9 @@ def _sizes(
     evidence: SizeEvidence, limits: Constraints
 ) -> tuple[tuple[Quantity, ...], tuple[str, ...]]:
     facts = evidence.job
-    snapshots = arena_size.recommend_arena(evidence)
-    cpu = limits.cpu(cpu_request.recommend_cpu(evidence))
-    memory = limits.memory(host_memory.recommend_memory(evidence), snapshots)
+    snapshots = checkpoint_sizes.recommend_arena(evidence)
+    cpu = limits.cpu(container_resources.recommend_cpu(evidence))
+    memory = limits.memory(container_resources.recommend_memory(evidence), snapshots)
     pod = constraints.required(cpu, memory, snapshots, facts.signature.accelerators)
     room = limits.replicas(pod) - facts.masters
     policy = _policy(facts, limits, room)
@@ -149,16 +146,16 @@ def _sizes(
     )
     found = (
         *wanted,
-        cpu_request.recommend_processes(evidence),
+        container_resources.recommend_processes(evidence),
         cpu,
         memory,
         gpu_memory.predict_memory(evidence) if _has_devices(evidence, limits) else None,
         gpu_memory.recommend_batch(evidence, limits.accelerator_memory, limits.max_memory),
         snapshots,
-        arena_size.recommend_replica_arena(evidence, snapshots),
-        checkpoint_interval.required_bandwidth(evidence),
-        checkpoint_interval.measured_bandwidth(evidence),
-        checkpoint_interval.recommend_interval(evidence),
+        checkpoint_sizes.recommend_replica_arena(evidence, snapshots),
+        checkpoint_sizes.required_bandwidth(evidence),
+        checkpoint_sizes.measured_bandwidth(evidence),
+        checkpoint_sizes.recommend_interval(evidence),
     )
     unmet: tuple[str, ...] = ()
     if room < facts.min_replicas:

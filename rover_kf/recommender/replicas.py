@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord
@@ -42,20 +42,19 @@ def recommend_replicas(evidence: SizeEvidence, policy: AutoscalingPolicy) -> Qua
     if model is not None and sizes:
         largest = max(window.world_size for window in windows)
         reach = [size for size in sizes if _world(evidence, size) <= 2 * largest] or [sizes[0]]
-        found = model.predict(
-            _world(evidence, _best(evidence, policy, reach, _rate(evidence, model)))
-        )
+        costs = _costs(evidence, policy, reach, lambda size: model.rate(_world(evidence, size)))
+        found = model.predict(_world(evidence, _cheapest(costs)))
         verb = "measured" if found.measured else "predicted"
         told = (
             f"{found.samples_per_second:.1f} ({found.lower:.1f}-{found.upper:.1f}) samples/s {verb}"
         )
         weight = sum(run.weight for run in evidence.runs if run.record.windows)
-        return _choose(evidence, policy, reach, _rate(evidence, model), told, "history", weight)
+        return _choose(costs, told, "history", weight)
     alone, learned = evidence.full_batch_trial(), fit_network(evidence)
     if alone is not None and alone.step_seconds and learned is not None and sizes:
-        rate = _cold_start_rate(evidence, learned)
+        costs = _costs(evidence, policy, sizes, _cold_start_rate(evidence, learned))
         told = f"a dry run's step and what {learned.jobs} other jobs show of the network"
-        return _choose(evidence, policy, list(sizes), rate, told, "formula", float(learned.jobs))
+        return _choose(costs, told, "formula", float(learned.jobs))
     return _from_manifest(evidence, policy)
 
 
@@ -109,45 +108,26 @@ def _cold_start_rate(evidence: SizeEvidence, learned: CommunicationModel) -> Cal
     return rate
 
 
-def _rate(evidence: SizeEvidence, model: throughput.ThroughputModel) -> Callable[[int], float]:
-    return lambda size: model.predict(_world(evidence, size)).samples_per_second
-
-
-def _choose(  # noqa: PLR0917 - what is chosen from, then what is told of it
-    evidence: SizeEvidence,
-    policy: AutoscalingPolicy,
-    reach: Sequence[int],
-    rate: Callable[[int], float],
-    explanation: str,
-    basis: str,
-    weight: float,
-) -> Quantity:
-    costs = _costs(evidence, policy, reach, rate)
-    best = _best(evidence, policy, reach, rate)
-    fair = [size for size in reach if costs[size] <= FAIR * costs[best]]
+def _choose(costs: Mapping[int, float], explanation: str, basis: str, weight: float) -> Quantity:
+    best = _cheapest(costs)
+    fair = [size for size, cost in costs.items() if cost <= FAIR * costs[best]]
     why = f"{best} replicas are the cheapest for the time they take: {explanation}"
     bounds = (float(min(fair)), float(max(fair)))
     return from_single("replicas", float(best), bounds, basis, why, samples=weight)
 
 
-def _best(
-    evidence: SizeEvidence,
-    policy: AutoscalingPolicy,
-    reach: Sequence[int],
-    rate: Callable[[int], float],
-) -> int:
-    costs = _costs(evidence, policy, reach, rate)
-    return min(reach, key=lambda size: costs[size])
+def _cheapest(costs: Mapping[int, float]) -> int:
+    return min(costs, key=lambda size: costs[size])
 
 
 def _costs(
     evidence: SizeEvidence,
     policy: AutoscalingPolicy,
-    reach: Sequence[int],
+    sizes: Sequence[int],
     rate: Callable[[int], float],
 ) -> dict[int, float]:
     masters = evidence.job.masters
-    return {size: (size + masters + policy.value_of_time) / rate(size) for size in reach}
+    return {size: (size + masters + policy.value_of_time) / rate(size) for size in sizes}
 
 
 def _world(evidence: SizeEvidence, size: int) -> int:

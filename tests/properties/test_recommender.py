@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 from rover_kf.api.cluster_capacity import Headroom
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
-from rover_kf.recommender import similar_runs
+from rover_kf.recommender import size_evidence
 from rover_kf.recommender.constraints import Constraints, required
-from rover_kf.recommender.gpu_memory import DeviceMemoryModel
+from rover_kf.recommender.gpu_memory import (
+    PRECISIONS,
+    STRATEGIES,
+    DeviceMemoryModel,
+    ParallelConfig,
+)
 from rover_kf.recommender.job_signature import JobSpec
-from rover_kf.recommender.parallelism_memory import PRECISIONS, STRATEGIES, ParallelConfig
 from rover_kf.recommender.price import PriceTable
-from rover_kf.recommender.process_tree import MemoryFootprint
-from rover_kf.recommender.profile import ModelState, Profile, Trial
+from rover_kf.recommender.profile import MemoryFootprint, ModelState, Profile, Trial
 from rover_kf.recommender.recommend import combine_evidence
 
 SIGNATURE = JobSignature("team", "digits", "PyTorchJob", "img", "python t.py", 1, 0)
@@ -101,7 +104,7 @@ def test_every_quantity_is_inside_its_interval(facts, rows, profile, most):
 
 @given(
     st.lists(
-        st.builds(similar_runs.WeightedSample, positive, st.floats(0.05, 1)),
+        st.builds(size_evidence.WeightedSample, positive, st.floats(0.05, 1)),
         min_size=1,
         max_size=20,
     ),
@@ -112,8 +115,8 @@ def test_quantiles_are_samples_and_monotone(found, one, other):
     """A weighted quantile is one of the values and does not fall as its share grows."""
     low, high = sorted((one, other))
     values = {sample.value for sample in found}
-    assert similar_runs.quantile(found, low) in values
-    assert similar_runs.quantile(found, low) <= similar_runs.quantile(found, high)
+    assert size_evidence.quantile(found, low) in values
+    assert size_evidence.quantile(found, low) <= size_evidence.quantile(found, high)
 
 
 trials = st.builds(

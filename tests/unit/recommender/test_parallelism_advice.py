@@ -8,52 +8,46 @@ import dataclasses
 
 import pytest
 
-from rover_kf.recommender import communication_model, parallelism_advice, parallelism_memory
+from rover_kf.recommender import communication_model, gpu_memory, parallelism_advice
 from rover_kf.recommender.communication_model import StepObservation
-from rover_kf.recommender.gpu_memory import DeviceMemoryModel
-from rover_kf.recommender.parallelism_memory import ParallelConfig
-from rover_kf.recommender.process_tree import MemoryFootprint
-from rover_kf.recommender.profile import Trial
+from rover_kf.recommender.gpu_memory import DeviceMemoryModel, ParallelConfig
+from rover_kf.recommender.profile import MemoryFootprint, Trial
 
 GIB = float(1 << 30)
-SEVEN = parallelism_memory.state_from_parameters(7e9)
+SEVEN = gpu_memory.state_from_parameters(7e9)
 
 
 def test_bytes_of_each_strategy():
     """16 bytes a parameter under DDP and Adam; a share of them under the others; LoRA."""
-    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig(), 1) == 16 * 7e9
-    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig(), 8) == 20 * 7e9  # buckets
-    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig("zero1"), 8) == pytest.approx(
+    assert gpu_memory.state_bytes(SEVEN, ParallelConfig(), 1) == 16 * 7e9
+    assert gpu_memory.state_bytes(SEVEN, ParallelConfig(), 8) == 20 * 7e9  # buckets
+    assert gpu_memory.state_bytes(SEVEN, ParallelConfig("zero1"), 8) == pytest.approx(
         (4 + 4 + 8 / 8 + 4) * 7e9
     )
-    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig("zero2"), 8) == pytest.approx(
+    assert gpu_memory.state_bytes(SEVEN, ParallelConfig("zero2"), 8) == pytest.approx(
         (4 + 12 / 8) * 7e9
     )
-    assert parallelism_memory.state_bytes(SEVEN, ParallelConfig("fsdp"), 8) == pytest.approx(
-        16 * 7e9 / 8
-    )
-    lora = parallelism_memory.state_from_parameters(7e9, trained=1e7)
-    assert parallelism_memory.state_bytes(lora, ParallelConfig(), 1) == pytest.approx(
-        2 * 7e9 + 14 * 1e7
-    )
-    assert parallelism_memory.server_bytes(SEVEN, 4) == pytest.approx(12 * 7e9 / 4)
+    assert gpu_memory.state_bytes(SEVEN, ParallelConfig("fsdp"), 8) == pytest.approx(16 * 7e9 / 8)
+    lora = gpu_memory.state_from_parameters(7e9, trained=1e7)
+    assert gpu_memory.state_bytes(lora, ParallelConfig(), 1) == pytest.approx(2 * 7e9 + 14 * 1e7)
+    assert gpu_memory.server_bytes(SEVEN, 4) == pytest.approx(12 * 7e9 / 4)
 
 
 def test_what_is_sent():
     """A ring of gradients; half of it in bf16; three quarters more of weights under FSDP."""
     ring = 2 * 7 / 8
     gradients = 4 * 7e9
-    assert parallelism_memory.sent_bytes(SEVEN, ParallelConfig(), 1) == 0
-    assert parallelism_memory.sent_bytes(SEVEN, ParallelConfig(), 8) == ring * gradients
+    assert gpu_memory.sent_bytes(SEVEN, ParallelConfig(), 1) == 0
+    assert gpu_memory.sent_bytes(SEVEN, ParallelConfig(), 8) == ring * gradients
     assert (
-        parallelism_memory.sent_bytes(SEVEN, ParallelConfig(precision="bf16-gradients"), 8)
+        gpu_memory.sent_bytes(SEVEN, ParallelConfig(precision="bf16-gradients"), 8)
         == ring * gradients / 2
     )
-    assert parallelism_memory.sent_bytes(SEVEN, ParallelConfig("fsdp"), 8) == 1.5 * ring * gradients
+    assert gpu_memory.sent_bytes(SEVEN, ParallelConfig("fsdp"), 8) == 1.5 * ring * gradients
 
 
 def setting(**changes):
-    held = parallelism_memory.state_from_parameters(1e9)
+    held = gpu_memory.state_from_parameters(1e9)
     trials = tuple(
         Trial(batch, 0.1 + 0.01 * batch, 0.0, 1.0, MemoryFootprint()) for batch in (16, 32)
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How often to save, and what storage has to take."""
+"""Memory for snapshots, how often to save, and what storage has to take."""
 
 from __future__ import annotations
 
@@ -8,15 +8,74 @@ import math
 
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord
-from rover_kf.recommender import similar_runs
-from rover_kf.recommender.similar_runs import SimilarRun
+from rover_kf.recommender import size_evidence
 from rover_kf.recommender.size_evidence import (
+    GIB,
     MIB,
+    SLOTS,
+    SimilarRun,
     SizeEvidence,
     from_samples,
     from_single,
+    round_up_mib,
     shard_count,
 )
+
+DEFAULT = GIB
+MARGIN = 1.1
+
+
+def recommend_arena(evidence: SizeEvidence) -> Quantity:
+    """Bytes of all snapshots of a pod in memory."""
+    ranks, slots = evidence.job.signature.processes_per_node, evidence.slots()
+    sizes = evidence.snapshots()
+    measured = evidence.profile.snapshot_bytes if evidence.profile is not None else None
+    if sizes or measured:
+        largest = max([sample.value for sample in sizes] or [float(measured or 0)])
+        target = round_up_mib(largest * slots * ranks * MARGIN)
+        size = f"{largest / MIB:.1f} MiB"
+        why = f"{slots} slots of {size} for each of {ranks} processes, and 10 %"
+        low = largest * slots * ranks
+        if sizes:
+            return from_samples("arena", target, (low, target * 1.25), sizes, why)
+        return from_single("arena", target, (low, target * 1.5), "profile", why)
+    if evidence.job.arena_bytes:
+        stated = evidence.job.arena_bytes
+        return from_single("arena", stated, (stated, stated), "manifest", "the annotation says so")
+    given = evidence.job.requested.get("memory")
+    if given:
+        half = round_up_mib(given / 2)
+        why = "half of the trainer's memory, until a run has shown the size of its snapshots"
+        return from_single("arena", half, (half / 8, half * 2), "formula", why)
+    why = "nothing is known of the state's size; the first checkpoint will tell"
+    return from_single("arena", DEFAULT, (DEFAULT / 8, DEFAULT * 4), "default", why)
+
+
+def recommend_replica_arena(evidence: SizeEvidence, arena: Quantity) -> Quantity:
+    """Bytes of the arena in which a pod keeps another pod's state.
+
+    Args:
+        evidence: what is known.
+        arena: the whole, as recommended.
+    """
+    layout, slots = evidence.layout(), evidence.slots()
+    if layout is None:
+        why = (
+            "not known yet: nothing where all ranks hold the same (DDP); a third slot for each "
+            "process, beside the arena's two, where state is sharded (FSDP, tensor parallel)"
+        )
+        most = arena.target / SLOTS
+        return from_single("replica", 0.0, (0.0, most), "default", why)
+    if layout.record.replicated:
+        why = "a run alike held all of its state in every rank: nothing is copied to other pods"
+        return from_single("replica", 0.0, (0.0, 0.0), "history", why, samples=layout.weight)
+    target, low, high = (n / slots for n in (arena.target, arena.lower, arena.upper))
+    why = (
+        f"one of the arena's {slots} slots for each process holds a rank of another pod: a run "
+        "alike had sharded state, which is lost with its pod otherwise"
+    )
+    return from_single("replica", target, (low, high), "history", why, samples=layout.weight)
+
 
 PRIOR_FAILURE_SECONDS = 86400.0
 """One failure a day is assumed beside what was seen."""
@@ -30,10 +89,10 @@ def recommend_interval(evidence: SizeEvidence) -> Quantity:
     The cost is what a save held training up, what overlaps with it left out. The time between
     failures is seen over all runs alike, with one failure a day added as a prior.
     """
-    costs = similar_runs.weighted_samples(evidence.runs, lambda run: run.save_seconds)
-    steps = similar_runs.weighted_samples(evidence.runs, step_seconds)
+    costs = size_evidence.weighted_samples(evidence.runs, lambda run: run.save_seconds)
+    steps = size_evidence.weighted_samples(evidence.runs, step_seconds)
     if costs and steps:
-        cost, step = similar_runs.quantile(costs, 0.5), similar_runs.quantile(steps, 0.5)
+        cost, step = size_evidence.quantile(costs, 0.5), size_evidence.quantile(steps, 0.5)
         return _daly(evidence, cost, step, costs)
     state, trial = evidence.state, evidence.full_batch_trial()
     if state is not None and state.copy_seconds and trial is not None and trial.step_seconds:
@@ -49,7 +108,7 @@ def recommend_interval(evidence: SizeEvidence) -> Quantity:
 
 def required_bandwidth(evidence: SizeEvidence) -> Quantity | None:
     """Bytes a second that storage has to take; None while the state's size is not known."""
-    sizes = similar_runs.weighted_samples(
+    sizes = size_evidence.weighted_samples(
         evidence.runs, lambda run: run.snapshot_bytes * shard_count(run)
     )
     state = evidence.state
@@ -81,24 +140,27 @@ def measured_bandwidth(evidence: SizeEvidence) -> Quantity | None:
         return None
     same = [item.record for item in everyone if item.record.storage == storage]
     newest = max((record.updated_at for record in same), default=0.0)
-    found = similar_runs.weighted_samples(
-        [SimilarRun(record, similar_runs.freshness(newest - record.updated_at)) for record in same],
+    found = size_evidence.weighted_samples(
+        [
+            SimilarRun(record, size_evidence.freshness(newest - record.updated_at))
+            for record in same
+        ],
         lambda run: run.storage_rate,
     )
     where = "this storage"
     if not found:
         found, where = (
-            similar_runs.weighted_samples(evidence.runs, lambda run: run.storage_rate),
+            size_evidence.weighted_samples(evidence.runs, lambda run: run.storage_rate),
             "runs alike",
         )
     if not found:
         return None
-    target = similar_runs.quantile(found, 0.5)
+    target = size_evidence.quantile(found, 0.5)
     why = (
         f"measured of {where} in {len(found)} run(s), of the slowest pod; how long a pod may take "
         "to end goes by it"
     )
-    return from_samples("storage_rate", target, similar_runs.interval(found, target), found, why)
+    return from_samples("storage_rate", target, size_evidence.interval(found, target), found, why)
 
 
 def step_seconds(run: RunRecord) -> float | None:
@@ -110,7 +172,7 @@ def _daly(
     evidence: SizeEvidence,
     cost: float,
     step: float,
-    samples: tuple[similar_runs.WeightedSample, ...],
+    samples: tuple[size_evidence.WeightedSample, ...],
 ) -> Quantity:
     seen = sum(item.record.updated_at - item.record.started_at for item in evidence.runs)
     failures = sum(item.record.restarts for item in evidence.runs)
