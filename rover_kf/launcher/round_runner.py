@@ -15,8 +15,14 @@ from rover_kf.api import codec, names
 from rover_kf.api.faults.limit_raises import CpuCount
 from rover_kf.api.membership import Failure, Identity, Round, WatchReply, WatchRequest
 from rover_kf.elastic.failures.classify import classify, root_cause
-from rover_kf.elastic.failures.evidence import ExitEvidence, FailureVerdict, TrainingError
-from rover_kf.elastic.failures.rule import BEYOND_CONTAINER, POD, RAISE_MEMORY
+from rover_kf.elastic.failures.rule import (
+    BEYOND_CONTAINER,
+    POD,
+    RAISE_MEMORY,
+    ExitEvidence,
+    FailureVerdict,
+    TrainingError,
+)
 from rover_kf.launcher import drain_file, oom_kills, rank_env, stack_dumps
 from rover_kf.launcher.arguments import LaunchSpec
 from rover_kf.launcher.event_loop import RETRY_SECONDS, EventLoop, StopRequested

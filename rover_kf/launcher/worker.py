@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.elastic.failures.evidence import TrainingError
+from rover_kf.elastic.failures.rule import TrainingError
 from rover_kf.launcher import stack_dumps
 
 MAX_CAUSES = 8

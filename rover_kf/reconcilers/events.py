@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from rover_kf.api import names
 from rover_kf.api.jobs import ContainerStatus, Event, Pod
 from rover_kf.elastic.failures.classify import classify_pod
-from rover_kf.elastic.failures.evidence import ExitEvidence
 from rover_kf.elastic.failures.pods import KILLED
+from rover_kf.elastic.failures.rule import ExitEvidence
 from rover_kf.reconcilers.plan import EmitJobEvent, Observed, ReconcilePlan
 from rover_kf.reconcilers.policies import node_check, pending_pods
 

@@ -18,7 +18,7 @@ from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.elastic.node_check.fleet import FleetBaselines
+from rover_kf.elastic.node_check.verdict import FleetBaselines
 from rover_kf.injection.adapters import PYTORCH, TENSORFLOW
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.decision_input import ScalingProposal

@@ -18,8 +18,8 @@ from rover_kf.api.faults.node_check_messages import NodeCheckReport
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.records import RunRecord, ServerSetup
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.elastic.node_check import fleet
-from rover_kf.elastic.node_check.fleet import FleetBaselines
+from rover_kf.elastic.node_check import verdict
+from rover_kf.elastic.node_check.verdict import FleetBaselines
 from rover_kf.history import recorder
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.injection.limits import manifest_memory
@@ -146,7 +146,7 @@ class RunHistory:
             LOG.warning("a check is judged without history: %s", error)
             return FleetBaselines()
         others = (one for run in runs for one in run.preflights if one.at != check.at)
-        found = self._fleets[check.at] = fleet.collect_baselines(others, check.at)
+        found = self._fleets[check.at] = verdict.collect_baselines(others, check.at)
         while len(self._fleets) > MAX_FLEETS:
             del self._fleets[next(iter(self._fleets))]
         return found

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.coordinator_state import FailureStreak
-from rover_kf.elastic.rendezvous import backoff
+from rover_kf.elastic.rendezvous import restart_budget
 from rover_kf.elastic.rendezvous.restart_budget import RestartBudget
 
 rows = st.builds(FailureStreak, st.integers(0, 99), st.integers(0, 2000), st.integers(-1, 99))
@@ -23,10 +23,10 @@ spent = st.dictionaries(st.integers(1, 9), st.sampled_from(["", "crashed", "erro
 @given(rows, longest)
 def test_a_wait_is_bounded(row, most):
     """By the policy, from above; the first failure of a row waits for nothing."""
-    seconds = backoff.backoff_seconds(row, most)
+    seconds = restart_budget.backoff_seconds(row, most)
     assert 0 <= seconds <= most
     assert row.length > 1 or seconds == 0
-    assert backoff.backoff_seconds(FailureStreak(1, row.length + 1), most) >= seconds
+    assert restart_budget.backoff_seconds(FailureStreak(1, row.length + 1), most) >= seconds
 
 
 @settings(deadline=None)
@@ -36,14 +36,15 @@ def test_rows(course, most):
     nothing. What all waits of a row come to is less than as many times the longest."""
     row, best, expected = FailureStreak(), -1, 0
     for number, (step, seconds) in enumerate(course, 1):
-        row = backoff.extend_streak(row, number, step=step, seconds=seconds)
-        assert backoff.extend_streak(row, number, step=99, seconds=999.0) == row
+        row = restart_budget.extend_streak(row, number, step=step, seconds=seconds)
+        assert restart_budget.extend_streak(row, number, step=99, seconds=999.0) == row
         new = step is not None and step > best
-        expected = 1 if new or seconds >= backoff.STABLE_SECONDS else expected + 1
+        expected = 1 if new or seconds >= restart_budget.STABLE_SECONDS else expected + 1
         best = max(best, -1 if step is None else step)
         assert (row.round, row.length, row.best_step) == (number, expected, best)
     waits = [
-        backoff.backoff_seconds(FailureStreak(1, length), most) for length in range(row.length + 1)
+        restart_budget.backoff_seconds(FailureStreak(1, length), most)
+        for length in range(row.length + 1)
     ]
     assert all(later >= earlier for earlier, later in itertools.pairwise(waits))
 
@@ -56,7 +57,7 @@ def test_copies_in_any_order(copies, chance):
     told = [*copies, *copies]
     chance.shuffle(told)
     for one in told:
-        found = backoff.newest_streak(found, one)
+        found = restart_budget.newest_streak(found, one)
     assert found.round == max(one.round for one in copies)
 
 

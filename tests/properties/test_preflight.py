@@ -24,18 +24,17 @@ from rover_kf.api.faults.node_check_messages import (
     PodMeasurement,
 )
 from rover_kf.api.membership import Member
-from rover_kf.elastic.node_check import fleet
+from rover_kf.elastic.node_check import verdict
 from rover_kf.elastic.node_check.check import (
     MARGIN_SECONDS,
+    MAX_ROUNDS,
     CheckLimits,
     NodeCheck,
+    next_pairs,
     summarize,
     truncate,
 )
-from rover_kf.elastic.node_check.fleet import FleetBaselines
-from rover_kf.elastic.node_check.measurements import CheckEvidence
-from rover_kf.elastic.node_check.pairing import MAX_ROUNDS, next_pairs
-from rover_kf.elastic.node_check.verdict import pod_verdicts
+from rover_kf.elastic.node_check.verdict import CheckEvidence, FleetBaselines, pod_verdicts
 from rover_kf.trainer.gc_pause import gc_paused
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
@@ -126,7 +125,7 @@ def test_one_bad_node_of_two_is_found_with_history(data, kind, count, seed):
     place = Place({bad: kind}, seed)
     others = [[f"m{index}" for index in range(start, start + 8)] for start in (0, 4)]
     earlier = [place.check(those)[0] for those in (*others, [bad, "m1"], nodes)]
-    check, _ = place.check(nodes, fleet.collect_baselines(earlier, 1500.0))
+    check, _ = place.check(nodes, verdict.collect_baselines(earlier, 1500.0))
     assert blamed(check) == {bad}
 
 
@@ -174,7 +173,7 @@ def test_a_large_job_costs_as_much_for_each_pod():
 def test_old_pairs_and_few_figures_say_nothing():
     """A pair of the day before yesterday is forgotten; two figures make nothing usual."""
     check, _ = Place({}).check(["a", "b"])
-    known = fleet.collect_baselines([check], check.at + 2 * fleet.FRESH_SECONDS)
+    known = verdict.collect_baselines([check], check.at + 2 * verdict.FRESH_SECONDS)
     assert known == FleetBaselines()
 
 

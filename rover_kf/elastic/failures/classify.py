@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from rover_kf.api.membership import Failure
 from rover_kf.elastic.failures import pods, processes
-from rover_kf.elastic.failures.evidence import ExitEvidence, FailureVerdict, TrainingError
-from rover_kf.elastic.failures.rule import SCOPES, Rule
+from rover_kf.elastic.failures.rule import SCOPES, ExitEvidence, FailureVerdict, Rule, TrainingError
 
 CLOCKS_DIFFER = 1.0
 """Seconds; of two failures closer than that on different nodes nobody knows which was first."""

@@ -1,21 +1,120 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""From what ranks say to a hang that is told: the rule, then everybody's stacks, then the act.
+"""From what ranks say to a hang that is reported: the rule, then everybody's stacks, then the act.
 
 The coordinator feeds it with rounds, reports and time and does what it returns. Only time in which
 the watch itself was awake counts: a coordinator that was stopped or away has heard nothing either.
+
+Stacks are the text that Python's faulthandler writes: threads newest first, so that the main thread
+comes last, and each thread's innermost call first.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from rover_kf.api.faults.hang_reports import ENDED, Hang, RankStack, StackReport
+from rover_kf.api.faults.hang_reports import ENDED, Hang, RankStack, StackGroup, StackReport
 from rover_kf.api.membership import Round
 from rover_kf.api.samples import StepReport
-from rover_kf.elastic.hangs import detector, stacks
+from rover_kf.elastic.hangs import detector
 from rover_kf.elastic.hangs.detector import HangLimits, RankProgress, Stall, StepTimes
+
+MAX_GROUPS = 16
+LONGEST_TEXT = 16 << 10
+"""Characters of one group's stacks."""
+MAX_LOCATION_LENGTH = 200
+MAX_RANKS_SHOWN = 8
+
+_FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$', re.MULTILINE)
+_THREAD = re.compile(r"^(Current thread|Thread)(?: 0x[0-9a-f]+)?", re.MULTILINE)
+_WAITS = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/rover_kf/trainer/")
+"""Folders whose code waits for other ranks: collectives, the backward pass that holds them, a
+device that executes them, a restore."""
+_NOT_THE_SCRIPT = ("/lib/python", "/site-packages/", "/dist-packages/", "/rover_kf/", "<frozen ")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """One call of a stack."""
+
+    path: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.path.rpartition('/')[2]}:{self.line})"
+
+
+def main_thread(text: str) -> tuple[Frame, ...]:
+    """The main thread's calls, innermost first; empty if the text holds none."""
+    last = _THREAD.split(text)[-1]
+    found = _FRAME.findall(last)
+    return tuple(Frame(path, int(line), function) for path, line, function in found)
+
+
+def main_thread_location(text: str) -> str:
+    """Where the main thread stands: its innermost call, and the script's own that led there."""
+    frames = main_thread(text)
+    if not frames:
+        return ""
+    script = next((one for one in frames if _is_script_frame(one)), frames[0])
+    called = "" if script is frames[0] else f", called by {script}"
+    return f"{frames[0]}{called}"[:MAX_LOCATION_LENGTH]
+
+
+def in_collective(text: str) -> bool:
+    """Whether the main thread stands in something that ends when other ranks arrive."""
+    frames = main_thread(text)
+    return bool(frames) and any(folder in frames[0].path for folder in _WAITS)
+
+
+def missing_ranks(stacks: Mapping[int, RankStack], world: Collection[int]) -> frozenset[int]:
+    """The ranks that the others wait for, as far as their stacks tell; empty if they do not.
+
+    Args:
+        stacks: by rank, as far as they came.
+        world: all ranks.
+    """
+    waiting = {rank for rank in world if rank in stacks and in_collective(stacks[rank].text)}
+    rest = frozenset(world) - waiting
+    if waiting and rest:
+        # Of those that do not wait, one that gave no stack at all is dead or stopped.
+        mute = {rank for rank in rest if rank not in stacks or not stacks[rank].text}
+        return frozenset(mute) or rest
+    return frozenset()
+
+
+def group_stacks(
+    stacks: Iterable[RankStack], late_ranks: Collection[int]
+) -> tuple[StackGroup, ...]:
+    """Ranks that stand alike together, those that others wait for first; bounded."""
+    alike: dict[tuple[str, str, bool], list[int]] = collections.defaultdict(list)
+    for one in sorted(stacks, key=lambda stack: stack.rank):
+        text = _THREAD.sub(r"\1", one.text)[:LONGEST_TEXT]
+        alike[one.state, text, one.rank in late_ranks].append(one.rank)
+    found = [
+        StackGroup(tuple(ranks), state, main_thread_location(text), is_late, text)
+        for (state, text, is_late), ranks in alike.items()
+    ]
+    found.sort(key=lambda group: (not group.late, len(group.ranks), group.ranks))
+    return tuple(found[:MAX_GROUPS])
+
+
+def format_ranks(ranks: Collection[int], pods: Mapping[int, str]) -> str:
+    """``rank 3 (train-worker-1)``; of many the first ones and how many there are."""
+    named = [f"{rank} ({pods[rank]})" if rank in pods else str(rank) for rank in sorted(ranks)]
+    more = len(named) - MAX_RANKS_SHOWN
+    shown = ", ".join(named[:MAX_RANKS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"rank{'s' if len(named) > 1 else ''} {shown}"
+
+
+def _is_script_frame(frame: Frame) -> bool:
+    return not any(part in frame.path for part in _NOT_THE_SCRIPT)
+
 
 STACK_SECONDS = 5.0
 """That launchers have to send the stacks of their processes."""
@@ -141,11 +240,16 @@ class HangMonitor:
         restart = self._limits.action == "restart" and helped
         if restart:
             self._restarted_at = self._best
-        late = (
-            stacks.missing_ranks(self._stacks, range(current.world_size))
-            if self._stacks
-            else frozenset()
-        )
+        if restart:
+            then = "the processes are restarted and go on from memory"
+        elif not helped:
+            then = "told only: a restart at this step did not help"
+        else:
+            then = "told only, as hang.action says"
+        late: frozenset[int] = frozenset()
+        if self._stacks:
+            late = missing_ranks(self._stacks, range(current.world_size))
+        groups = group_stacks(self._stacks.values(), late)
         return Hang(
             at=unix_time,
             round=current.number,
@@ -153,39 +257,22 @@ class HangMonitor:
             seconds=stall.seconds,
             limit=stall.limit,
             restarted=restart,
-            message=self._message(current, stall, late, restart=restart, helped=helped),
-            stacks=stacks.group_stacks(self._stacks.values(), late),
+            message=f"no step for {stall.seconds:.0f} s after step {self._best} (allowed: "
+            f"{stall.limit:.0f} s): {self._describe_stacks(current, groups, late)}; {then}",
+            stacks=groups,
         )
 
-    def _message(
-        self,
-        current: Round,
-        stall: Stall,
-        late: frozenset[int],
-        *,
-        restart: bool,
-        helped: bool,
+    def _describe_stacks(
+        self, current: Round, groups: Sequence[StackGroup], late: frozenset[int]
     ) -> str:
-        begin = f"no step for {stall.seconds:.0f} s after step {self._best}"
-        where = self._describe_stacks(current, late)
-        if restart:
-            then = "the processes are restarted and go on from memory"
-        elif not helped:
-            then = "told only: a restart at this step did not help"
-        else:
-            then = "told only, as hang.action says"
-        return f"{begin} (allowed: {stall.limit:.0f} s): {where}; {then}"
-
-    def _describe_stacks(self, current: Round, late: frozenset[int]) -> str:
-        pods = pods_by_rank(current)
+        pods = {rank: pod for rank, (pod, _) in enumerate(current.rank_locations())}
         if not self._stacks:
             return "no launcher sent stacks"
-        found = stacks.group_stacks(self._stacks.values(), late)
         shown = []
         mute = late - self._stacks.keys()
         if mute:
-            shown.append(f"{stacks.format_ranks(mute, pods)} did not arrive and gave no stack")
-        for group in found[:3]:
+            shown.append(f"{format_ranks(mute, pods)} did not arrive and gave no stack")
+        for group in groups[:3]:
             does = (
                 "did not arrive: stands in" if group.late else "waits in" if late else "stands in"
             )
@@ -193,8 +280,8 @@ class HangMonitor:
             if not place:
                 does = "did not arrive and gives" if group.late else "gives"
                 place = f"no stack [{group.state or 'not asked'}]"
-            shown.append(f"{stacks.format_ranks(group.ranks, pods)} {does} {place}")
-        more = len(found) - 3
+            shown.append(f"{format_ranks(group.ranks, pods)} {does} {place}")
+        more = len(groups) - 3
         return "; ".join(shown) + (f"; {more} other places" if more > 0 else "")
 
     def _reset(self) -> None:
@@ -202,8 +289,3 @@ class HangMonitor:
         self._stacks.clear()
         self._requested_at = self._reported_at = None
         self._paused = True
-
-
-def pods_by_rank(current: Round) -> dict[int, str]:
-    """The pod of each rank."""
-    return {rank: pod for rank, (pod, _) in enumerate(current.rank_locations())}

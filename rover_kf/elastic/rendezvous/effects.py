@@ -54,3 +54,15 @@ class JobClosed:
 
 
 Effect: TypeAlias = SendReply | EmitEvent | RoundStarted | RoundEnded | JobClosed
+
+
+_FIRST, _LAST = 80, 220
+"""Characters: who failed stands at the begin, the error at the end of its traceback."""
+
+
+def truncate(reason: str) -> str:
+    """In one line; of a long one its begin and its end."""
+    said = " ".join(reason.split())
+    if len(said) <= _FIRST + _LAST:
+        return said
+    return f"{said[:_FIRST].rstrip()} … {said[-_LAST:].lstrip()}"

@@ -15,10 +15,9 @@ from rover_kf.api.faults.failure_kinds import HANG
 from rover_kf.api.membership import Failure, JoinReply, WatchReply
 from rover_kf.elastic.failures.classify import root_cause
 from rover_kf.elastic.failures.rule import FAIL_JOB, NEEDS_OTHER_WORLD_SIZE
-from rover_kf.elastic.rendezvous.member import MemberPhase, MemberState
+from rover_kf.elastic.rendezvous.member_index import MemberPhase, MemberState
 from rover_kf.elastic.rendezvous.pod_exclusion import PodExclusions
-from rover_kf.elastic.rendezvous.repeated_error import RepeatedErrorDetector
-from rover_kf.elastic.rendezvous.restart_budget import RestartLimiter
+from rover_kf.elastic.rendezvous.restart_budget import RepeatedErrorDetector, RestartLimiter
 from rover_kf.elastic.rendezvous.world import World
 
 DRAIN_TAIL = 5.0

@@ -39,13 +39,9 @@ def fingerprint(rendezvous: Rendezvous) -> tuple[object, ...]:
     """Differs whenever the memory does; costs nothing, however many members there are."""
     world, steward = rendezvous.world, rendezvous.failure_policy
     costs = (steward.restart_limiter.budget, steward.restart_limiter.streak)
-    rest = (
-        steward.failures,
-        world.progress.any_reported,
-        steward.repeated_error.last,
-        world.closed,
-    )
-    return (world.number, world.active, world.expected, rendezvous.scaled, *costs, *rest)
+    errors = (steward.failures, world.progress.any_reported, steward.repeated_error.last)
+    round_state = (world.number, world.active, world.expected, world.closed, rendezvous.scaled)
+    return (*round_state, *costs, *errors)
 
 
 def restore(
@@ -58,15 +54,12 @@ def restore(
         state: of an earlier one.
         now: monotonic seconds.
         is_running: whether the memory's round still runs as far as is known: it was written before
-            any
-            member was told of another one.
+            any member was told of another one.
     """
     world, steward = rendezvous.world, rendezvous.failure_policy
     world.now, world.number = now, max(world.number, state.number)
-    restarts, kinds = (
-        steward.restart_limiter,
-        dict(zip(state.spent_rounds, state.spent_kinds, strict=False)),
-    )
+    restarts = steward.restart_limiter
+    kinds = dict(zip(state.spent_rounds, state.spent_kinds, strict=False))
     spent = {number: kinds.get(number, "") for number in state.spent_rounds}
     restarts.budget = restarts.budget.merge_spent(spent)
     steward.failures = max(steward.failures, state.failures)

@@ -25,12 +25,38 @@ from rover_kf.api.membership import (
     WatchReply,
     WatchRequest,
 )
-from rover_kf.elastic.rendezvous.effects import Effect
+from rover_kf.elastic.rendezvous.effects import Effect, JobClosed
 from rover_kf.elastic.rendezvous.failure_policy import FailurePolicy
-from rover_kf.elastic.rendezvous.member import MemberPhase, MemberState
+from rover_kf.elastic.rendezvous.member_index import MemberPhase, MemberState
 from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
-from rover_kf.elastic.rendezvous.stack_request import StackRequest
 from rover_kf.elastic.rendezvous.world import World
+
+
+class StackRequest:
+    """Who has still to be told.
+
+    Args:
+        world: whose members.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._pending: set[str] = set()
+
+    def begin(self) -> None:
+        """Every member that runs shall send the stacks of its processes."""
+        self._pending = {seat.member.pod for seat in self._world.members()}
+
+    def send_pending(self) -> None:
+        """Tell those whose request is there to be answered."""
+        for pod in sorted(self._pending):
+            seat = self._world.member_index.get(pod)
+            if seat is None or seat.phase is not MemberPhase.RUNNING:
+                self._pending.discard(pod)
+            elif seat.ticket is not None:
+                self._pending.discard(pod)
+                order = WatchReply(action="stacks", drain_at=self._world.drain_at)
+                self._world.reply(seat, order)
 
 
 class Rendezvous:
@@ -50,7 +76,7 @@ class Rendezvous:
         self.world.now = now
         world, member = self.world, request.member
         if world.closed:
-            return self._closed_join(ticket)
+            return self._reply_closed(world.closed, ticket, JoinReply)
         world.number = max(world.number, request.last_round)
         seat = world.member_index.get(member.pod)
         if seat and seat.member != member:
@@ -87,14 +113,10 @@ class Rendezvous:
         self.world.now = now
         world = self.world
         if world.closed:
-            code, verdict = world.closed.exit_code, world.closed.verdict
-            world.send_reply(ticket, WatchReply(action="closed", exit_code=code, reason=verdict))
+            return self._reply_closed(world.closed, ticket, WatchReply)
+        if not self._learn_round(request, now):
+            world.send_reply(ticket, WatchReply(action="report"))
             return world.flush()
-        if self._is_unknown_round(request.round):
-            if request.world is None or request.world.number != request.round:
-                world.send_reply(ticket, WatchReply(action="report"))
-                return world.flush()
-            self._adopt(request.world, now)
         seat = self._member(request.pod, request.incarnation, request.round, now)
         if seat is None or seat.phase is not MemberPhase.RUNNING:
             world.send_reply(ticket, WatchReply(action="restart", reason="the world has changed"))
@@ -118,10 +140,8 @@ class Rendezvous:
         elif world.closed is None and self._just_ended(failure):
             self.failure_policy.on_late_failure(failure)
         if world.closed:
-            code, verdict = world.closed.exit_code, world.closed.verdict
-            world.send_reply(ticket, WatchReply(action="closed", exit_code=code, reason=verdict))
-        else:
-            world.send_reply(ticket, WatchReply(action="restart", reason=failure.reason))
+            return self._reply_closed(world.closed, ticket, WatchReply)
+        world.send_reply(ticket, WatchReply(action="restart", reason=failure.reason))
         return self._advance(now)
 
     def finish(self, request: FinishRequest, ticket: int, now: float) -> tuple[Effect, ...]:
@@ -129,12 +149,10 @@ class Rendezvous:
         self.world.now = now
         world = self.world
         if world.closed:
-            return self._closed_join(ticket)
-        if self._is_unknown_round(request.round):
-            if request.world is None or request.world.number != request.round:
-                world.send_reply(ticket, JoinReply(action="report"))
-                return world.flush()
-            self._adopt(request.world, now)
+            return self._reply_closed(world.closed, ticket, JoinReply)
+        if not self._learn_round(request, now):
+            world.send_reply(ticket, JoinReply(action="report"))
+            return world.flush()
         seat = self._member(request.pod, request.incarnation, request.round, now)
         if seat is None or seat.phase not in (MemberPhase.RUNNING, MemberPhase.FINISHED):
             world.send_reply(ticket, JoinReply(action="retry", reason="the world has changed"))
@@ -251,13 +269,11 @@ class Rendezvous:
         self.world.reply(seat, WatchReply("none") if running else JoinReply("wait"))
         self.world.member_index.hold_request(seat, ticket, now)
 
-    def _closed_join(self, ticket: int) -> tuple[Effect, ...]:
-        closed = self.world.closed
-        if closed is not None:
-            code, verdict = closed.exit_code, closed.verdict
-            self.world.send_reply(
-                ticket, JoinReply(action="closed", exit_code=code, reason=verdict)
-            )
+    def _reply_closed(
+        self, closed: JobClosed, ticket: int, kind: type[JoinReply | WatchReply]
+    ) -> tuple[Effect, ...]:
+        code, verdict = closed.exit_code, closed.verdict
+        self.world.send_reply(ticket, kind(action="closed", exit_code=code, reason=verdict))
         return self.world.flush()
 
     def _rejection_reason(self, request: JoinRequest) -> str:
@@ -288,8 +304,13 @@ class Rendezvous:
         ours = seat is not None and seat.member.incarnation == failure.incarnation
         return ours and not self.world.active and failure.round == self.world.round_number
 
-    def _is_unknown_round(self, round_number: int) -> bool:
-        return round_number > self.world.round_number
+    def _learn_round(self, request: WatchRequest | FinishRequest, now: float) -> bool:
+        """Adopt the request's round if it is newer than ours; False if it does not describe it."""
+        if request.round > self.world.round_number:
+            if request.world is None or request.world.number != request.round:
+                return False
+            self._adopt(request.world, now)
+        return True
 
     def _adopt(self, world: Round, now: float) -> None:
         self.world.number = max(self.world.number, world.number)

@@ -1,6 +1,15 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What failures cost the job: restarts of its budgets, and time between them."""
+"""What failures cost the job: restarts of its budgets, and time between them.
+
+What broke one round mostly does not break the next: the first restart of a row is made at once.
+What breaks round after round (a service that is away, a node that starves) is given time, each time
+twice as long. Else a budget of ten would be spent within seconds of an outage of minutes.
+
+An error that comes again at the same place ends the job, since no restart helps. "Place" is the
+traceback and the training's step. A script that reports no steps is at no known place, but for its
+first seconds.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +18,79 @@ import dataclasses
 from collections.abc import Mapping
 
 from rover_kf.api import names
-from rover_kf.api.coordinator_state import FailureStreak
-from rover_kf.elastic.rendezvous import backoff
-from rover_kf.elastic.rendezvous.event_text import truncate
-from rover_kf.elastic.rendezvous.world import World
+from rover_kf.api.coordinator_state import FailureStreak, LastError
+from rover_kf.elastic.rendezvous.effects import truncate
+from rover_kf.elastic.rendezvous.world import StepProgress, World
+
+BEGINNING = 60.0
+"""Seconds of a round in which a script that reports no steps counts as at its beginning."""
+SLACK = 2
+"""Steps; the ranks of a world end a step one after the other."""
+
+
+@dataclasses.dataclass(slots=True)
+class RepeatedErrorDetector:
+    """The last error that a repetition would prove to be permanent."""
+
+    last: LastError | None = None
+
+    def is_repeat(self, signature: str, progress: StepProgress, now: float) -> bool:
+        """Note an error of the round that ``progress`` is of; True if it is the last one again.
+
+        Args:
+            signature: of the error; empty where a repetition proves nothing.
+            progress: of the round that the error ended.
+            now: the time, by the clock that the round's begin was taken with.
+        """
+        unknown = not progress.any_reported and now - progress.began > BEGINNING
+        if not signature or unknown:
+            return False
+        before, self.last = self.last, LastError(signature, progress.step)
+        if before is None or before.signature != signature:
+            return False
+        if before.step is None or progress.step is None:
+            return before.step is progress.step
+        return abs(before.step - progress.step) <= SLACK
+
+
+FIRST_SECONDS = 1.0
+"""Before the second restart of a row; doubled with each further one."""
+STABLE_SECONDS = 60.0
+"""A round that lasted so long is no part of a row."""
+
+
+def extend_streak(
+    streak: FailureStreak, number: int, *, step: int | None, seconds: float
+) -> FailureStreak:
+    """The row with one failure more.
+
+    Args:
+        streak: until now.
+        number: of the round that it ended; told again, or late, it changes nothing.
+        step: the newest that the round had finished; None: none.
+        seconds: that the round had lasted.
+    """
+    if number <= streak.round:
+        return streak
+    reached = -1 if step is None else step
+    steady = reached > streak.best_step or seconds >= STABLE_SECONDS
+    return FailureStreak(number, 1 if steady else streak.length + 1, max(streak.best_step, reached))
+
+
+def backoff_seconds(streak: FailureStreak, max_seconds: float) -> float:
+    """Seconds before the next round.
+
+    Args:
+        streak: with the failure that has just ended a round.
+        max_seconds: by policy; 0: none is ever made.
+    """
+    doublings = min(streak.length - 2, 60)
+    return min(FIRST_SECONDS * 2.0**doublings, max_seconds) if doublings >= 0 else 0.0
+
+
+def newest_streak(current: FailureStreak, other: FailureStreak) -> FailureStreak:
+    """Of what two coordinators knew, what was known last; equally new: the first."""
+    return other if other.round > current.round else current
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +150,7 @@ class RestartLimiter:
         if overspent := self.budget.exceeded_reason:
             return f"{overspent}; last: {reason}"
         lasted = world.now - progress.began
-        row = backoff.extend_streak(self.streak, round_number, step=progress.step, seconds=lasted)
+        row = extend_streak(self.streak, round_number, step=progress.step, seconds=lasted)
         if row != self.streak:
             self.streak = row
             self._delay_next_round(reason)
@@ -86,23 +164,20 @@ class RestartLimiter:
             waiting: whether the next round was still waited for then; how long nobody knows, so the
                 wait begins anew.
         """
-        newest = backoff.newest_streak(self.streak, streak)
+        newest = newest_streak(self.streak, streak)
         if newest is not self.streak:
             self.streak = newest
             if waiting:
                 self._delay_next_round("told to the coordinator before this one")
 
     def _delay_next_round(self, reason: str) -> None:
-        world, seconds = (
-            self._world,
-            backoff.backoff_seconds(self.streak, self._world.limits.max_backoff),
-        )
+        world = self._world
+        seconds = backoff_seconds(self.streak, world.limits.max_backoff)
         if not seconds:
             return
         world.not_before = world.now + seconds
         message = (
-            f"the next round begins in {seconds:.0f} s at the earliest: "
-            f"{self.streak.length} failures "
-            f"in a row, no step was new; last: {truncate(reason)}"
+            f"the next round begins in {seconds:.0f} s at the earliest: {self.streak.length} "
+            f"failures in a row, no step was new; last: {truncate(reason)}"
         )
         world.emit_event(names.EVENT_BACK_OFF, message, warning=True)

@@ -9,6 +9,8 @@ a rank that was lost, left or outwaited is not waited for until it joins again.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Collection
 
 from rover_kf.api import names
@@ -20,12 +22,50 @@ from rover_kf.elastic.rendezvous.effects import (
     RoundEnded,
     RoundStarted,
     SendReply,
+    truncate,
 )
-from rover_kf.elastic.rendezvous.event_text import truncate
-from rover_kf.elastic.rendezvous.member import MemberPhase, MemberState
-from rover_kf.elastic.rendezvous.member_index import MemberIndex
-from rover_kf.elastic.rendezvous.progress import StepProgress
+from rover_kf.elastic.rendezvous.member_index import MemberIndex, MemberPhase, MemberState
 from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
+
+MIN_STEP_SECONDS = 1e-3
+"""Seconds; a step taken as shorter would make the drain step absurd."""
+LONGEST_SILENCE = 2.0
+"""Seconds; reports come each second, a longer silence is a pause, not steps unseen."""
+
+
+@dataclasses.dataclass(slots=True)
+class StepProgress:
+    """Steps as they were reported."""
+
+    any_reported: bool = False
+    """Whether any step was ever reported: whether the script reports at all."""
+    round: int = 0
+    step: int | None = None
+    """Newest step of that round; None before the first."""
+    began: float = 0.0
+    """When the round began."""
+    step_ended_at: float = 0.0
+    """When that step ended."""
+    step_seconds: float = 1.0
+    """Seconds a step."""
+
+    def begin(self, number: int, now: float) -> None:
+        """A new round: nothing of it was seen yet."""
+        self.round, self.step, self.began = number, None, now
+
+    def observe(self, number: int, step: int, *, seconds: float, ended_at: float) -> None:
+        """A rank ended a step; news of another round are ignored."""
+        self.any_reported = True
+        if number == self.round and (self.step is None or step > self.step):
+            self.step, self.step_ended_at = step, ended_at
+            self.step_seconds = max(seconds, MIN_STEP_SECONDS)
+
+    def drain_step(self, now: float, notice: float) -> int | None:
+        """A step that no rank has passed yet and all learn of in time; None if none is known."""
+        if self.step is None:
+            return None
+        unseen = min(max(now - self.step_ended_at, 0.0), LONGEST_SILENCE) / self.step_seconds
+        return self.step + 2 + math.floor(unseen) + math.ceil(notice / self.step_seconds)
 
 
 class World:
@@ -91,11 +131,8 @@ class World:
         """Node ranks that the next round waits for and that are not here; none while one runs."""
         if self.active or self.closed:
             return ()
-        return tuple(
-            sorted(
-                self.awaited_ranks - {seat.member.node_rank for seat in self.member_index.values()}
-            )
-        )
+        present = {seat.member.node_rank for seat in self.member_index.values()}
+        return tuple(sorted(self.awaited_ranks - present))
 
     def in_round(self, seat: MemberState) -> bool:
         """Whether the seat's launcher (this very one) is a member of the active round."""
@@ -172,10 +209,8 @@ class World:
         self._deactivate()
         self._effects.append(self.closed)
         for seat in self.member_index.values():
-            if seat.phase is MemberPhase.RUNNING:
-                self.reply(seat, WatchReply(action="closed", exit_code=exit_code, reason=verdict))
-            else:
-                self.reply(seat, JoinReply(action="closed", exit_code=exit_code, reason=verdict))
+            kind = WatchReply if seat.phase is MemberPhase.RUNNING else JoinReply
+            self.reply(seat, kind(action="closed", exit_code=exit_code, reason=verdict))
 
     def adopt(self, world: Round, now: float) -> None:
         """Take over a round that runs already: this coordinator is new, the training is not."""

@@ -14,8 +14,7 @@ from rover_kf.api import names
 from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.faults.node_check_messages import FAULTY, SLOW, NodeVerdict
 from rover_kf.api.jobs import Event
-from rover_kf.elastic.node_check.measurements import CheckEvidence
-from rover_kf.elastic.node_check.verdict import pod_verdicts
+from rover_kf.elastic.node_check.verdict import CheckEvidence, pod_verdicts
 from rover_kf.reconcilers.plan import Observed
 
 KIND = "preflight"

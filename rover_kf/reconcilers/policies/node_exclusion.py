@@ -15,8 +15,7 @@ from rover_kf.api import names
 from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.elastic.failures.classify import classify_pod
-from rover_kf.elastic.failures.evidence import ExitEvidence
-from rover_kf.elastic.failures.rule import REPLACE_NODE
+from rover_kf.elastic.failures.rule import REPLACE_NODE, ExitEvidence
 from rover_kf.injection import node_affinity
 from rover_kf.injection.adapters import PYTORCH
 from rover_kf.reconcilers.plan import (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.elastic.failures.classify import classify_pod
-from rover_kf.elastic.failures.evidence import ExitEvidence
+from rover_kf.elastic.failures.rule import ExitEvidence
 from rover_kf.reconcilers.plan import Observed
 
 CONFIRM_SECONDS = 1.0

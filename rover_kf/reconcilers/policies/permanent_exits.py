@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
-from rover_kf.elastic.rendezvous.event_text import truncate
+from rover_kf.elastic.rendezvous.effects import truncate
 from rover_kf.injection.adapters import PYTORCH
 from rover_kf.reconcilers.plan import (
     DeletePod,

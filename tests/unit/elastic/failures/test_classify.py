@@ -18,7 +18,7 @@ from rover_kf import errors
 from rover_kf.api.membership import Failure
 from rover_kf.elastic.failures import pods, processes
 from rover_kf.elastic.failures.classify import classify, classify_pod, root_cause
-from rover_kf.elastic.failures.evidence import ExitEvidence, TrainingError
+from rover_kf.elastic.failures.rule import ExitEvidence, TrainingError
 from tests.support.failure_cases import OF_PROCESSES, PODS, ways
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously"

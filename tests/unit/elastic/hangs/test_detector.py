@@ -10,7 +10,7 @@ from rover_kf.api.faults import hang_reports as at
 from rover_kf.api.faults.hang_reports import RankStack, StackReport
 from rover_kf.api.membership import Member, Round
 from rover_kf.api.samples import StepReport, StepSample
-from rover_kf.elastic.hangs import stacks
+from rover_kf.elastic.hangs import monitor
 from rover_kf.elastic.hangs.detector import HangLimits
 from rover_kf.elastic.hangs.monitor import (
     HangAction,
@@ -219,19 +219,19 @@ def test_time_that_the_watch_slept_does_not_count():
 def test_who_gave_no_stack_is_late():
     """A stopped process among others that wait; with all alike nobody is blamed."""
     given = {rank: RankStack(rank, "S", WAITING) for rank in range(3)}
-    assert stacks.missing_ranks({**given, 3: RankStack(3, "T (stopped)", "")}, range(5)) == {3, 4}
-    assert stacks.missing_ranks(given, range(3)) == frozenset()
+    assert monitor.missing_ranks({**given, 3: RankStack(3, "T (stopped)", "")}, range(5)) == {3, 4}
+    assert monitor.missing_ranks(given, range(3)) == frozenset()
     reading = {rank: RankStack(rank, "S", READING) for rank in range(3)}
-    assert stacks.missing_ranks(reading, range(3)) == frozenset()
+    assert monitor.missing_ranks(reading, range(3)) == frozenset()
 
 
 def test_many_ranks_stay_bounded():
     """A thousand ranks in forty places: sixteen groups, each rank's text bounded, eight named."""
     texts = [WAITING.replace("35", str(place)) + 40_000 * "x" for place in range(40)]
     every = [RankStack(rank, "S", texts[rank % 40]) for rank in range(1000)]
-    found = stacks.group_stacks(every, {999})
+    found = monitor.group_stacks(every, {999})
     assert found[0].ranks == (999,)
-    assert len(found) == stacks.MAX_GROUPS
-    assert all(len(group.text) <= stacks.LONGEST_TEXT for group in found)
+    assert len(found) == monitor.MAX_GROUPS
+    assert all(len(group.text) <= monitor.LONGEST_TEXT for group in found)
     pods = {rank: f"pod-{rank}" for rank in range(1000)}
-    assert stacks.format_ranks(range(1000), pods).endswith("7 (pod-7) and 992 more")
+    assert monitor.format_ranks(range(1000), pods).endswith("7 (pod-7) and 992 more")

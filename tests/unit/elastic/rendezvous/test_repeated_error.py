@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from rover_kf.elastic.rendezvous.progress import StepProgress
-from rover_kf.elastic.rendezvous.repeated_error import BEGINNING, RepeatedErrorDetector
+from rover_kf.elastic.rendezvous.restart_budget import BEGINNING, RepeatedErrorDetector
+from rover_kf.elastic.rendezvous.world import StepProgress
 
 
 def at_step(step: int | None) -> StepProgress:

@@ -16,8 +16,7 @@ from rover_kf.api.faults.node_check_messages import (
     PodMeasurement,
 )
 from rover_kf.api.jobs import Pod
-from rover_kf.elastic.node_check.measurements import CheckEvidence
-from rover_kf.elastic.node_check.verdict import pod_verdicts
+from rover_kf.elastic.node_check.verdict import CheckEvidence, pod_verdicts
 from rover_kf.injection import node_affinity
 from rover_kf.reconcilers.reconciler import Reconciler
 

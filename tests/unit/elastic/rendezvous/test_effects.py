@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 from rover_kf.api import names
-from rover_kf.elastic.rendezvous.effects import EmitEvent
-from rover_kf.elastic.rendezvous.event_text import truncate
+from rover_kf.elastic.rendezvous.effects import EmitEvent, truncate
 from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 from rover_kf.elastic.rendezvous.restart_budget import RestartLimiter
 from rover_kf.elastic.rendezvous.world import World
