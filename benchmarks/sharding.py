@@ -21,14 +21,21 @@ import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from benchmarks.sharding_bench import leases, ledgers, overhead, resume, shared_ledger
+from benchmarks.sharding_bench import (
+    file_readers,
+    leases,
+    ledgers,
+    overhead,
+    resume,
+    shared_ledger,
+)
 from benchmarks.sharding_bench.counted_samples import Counted
 from rover_kf import ElasticDataLoader
 from rover_kf.data_sharding.permutation import Permutation
 
 BATCH, RANKS = 256, 4
 SIZES = (10**6, 10**9, 10**12)
-PARTS = ("loader_overhead", "orders", "ledgers", "leases", "resume", "pulled")
+PARTS = ("loader_overhead", "orders", "ledgers", "leases", "resume", "pulled", "file_readers")
 
 
 def main() -> None:
@@ -51,6 +58,7 @@ def main() -> None:
         "leases": leases.measure,
         "resume": lambda: resume.measure(given.epochs),
         "pulled": lambda: shared_ledger.measure(given.epochs),
+        "file_readers": lambda: file_readers.measure(given.epochs),
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     report = json.loads(given.out.read_text()) if given.out.exists() else {}
