@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pod keeps whose slots as well, one step at a time; pure.
 
-Each pod the next one's, or one pod beside the world all of it. Only states that are not replicated
-need it, and those of a single pod: of a replicated one every pod has all. A pod is spared its own
-node's pods where there is another node, since a node is lost with all of them.
+Each pod keeps another one's slots, or one pod beside the world keeps all of them. Only states that
+are not replicated need it, and those of a single pod: of a replicated one every pod has all.
+A slot protects a step only if another pod keeps it. So the placement is a permutation without fixed
+points. A node is lost with all of its pods, so another node's pod is preferred.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rover_kf.api.checkpoints import SlotInfo
 from rover_kf.api.replication import ReplicateOrder
@@ -27,21 +29,31 @@ MIN_KEEPER_RATE = 5 << 20
 
 
 def choose_partners(holdings: Sequence[SlotInfo]) -> dict[str, str]:
-    """Of each pod the one whose slots it keeps; nothing for a single pod.
+    """Choose for each pod the pod whose slots it keeps; nothing for a single pod.
+
+    Pods are sorted by node and rotated by the size of the largest node. No other rotation or
+    permutation places more slots on another node. It places all of them there unless one node has
+    more than half of the pods.
 
     Args:
         holdings: of one step, of all ranks.
     """
     nodes = {holding.pod: holding.node for holding in sorted(holdings, key=lambda h: h.rank)}
-    pods = list(nodes)
-    found: dict[str, str] = {}
-    for index, pod in enumerate(pods):
-        others = [*pods[index + 1 :], *pods[:index]]
-        # A pod elsewhere first, and one that nobody keeps yet before one that somebody does.
-        others.sort(key=lambda other: (nodes[other] == nodes[pod] != "", other in found.values()))
-        if others:
-            found[pod] = others[0]
-    return found
+    pods = sorted(nodes, key=nodes.__getitem__)
+    if len(pods) < 2:  # noqa: PLR2004 - a pod cannot keep its own slots
+        return {}
+    # A pod without a known node counts as alone on its own.
+    largest = max(collections.Counter(node for node in nodes.values() if node).values(), default=1)
+    distance = largest if largest < len(pods) else 1
+    return {pod: pods[(index + distance) % len(pods)] for index, pod in enumerate(pods)}
+
+
+def covers_all_ranks(orders: Mapping[str, ReplicateOrder]) -> bool:
+    """Return whether the orders place every rank's state in a pod other than the rank's own."""
+    copied = [slot for pod, order in orders.items() for slot in order.slots if slot.pod != pod]
+    if any(slot.replicated for slot in copied):  # it holds all of the state
+        return True
+    return bool(copied) and {slot.rank for slot in copied} >= set(range(copied[0].world_size))
 
 
 def plan_copies(
@@ -75,7 +87,7 @@ class ReplicaPlacement:
     """Counts orders."""
     in_progress: Key | None = None
     replicated: Key | None = None
-    """Newest step that every pod's partner holds."""
+    """Newest step of which another pod keeps every rank's slot."""
     keeper: str = ""
     min_keeper_rate: float = MIN_KEEPER_RATE
     _newest: tuple[Key, tuple[SlotInfo, ...]] | None = None
@@ -143,8 +155,7 @@ class ReplicaPlacement:
         self._open.discard(pod)
         self._failed = self._failed or not done
         if not self._open:
-            kept = any(order.slots for order in self._orders.values())
-            if kept and not self._failed:
+            if covers_all_ranks(self._orders) and not self._failed:
                 self.replicated = self.in_progress
             elif self._newest is not None and self._newest[0] == self.in_progress:
                 self._newest = None  # not again and again; the next step is tried

@@ -4,8 +4,16 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+import collections
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from rover_kf.api.checkpoints import SlotInfo
 from rover_kf.api.replication import ReplicateOrder
@@ -17,17 +25,43 @@ from rover_kf.coordinator.replication.placement import (
 )
 
 
-def _held(rank: int, *, pod: str = "", node: str = "") -> SlotInfo:
+def _held(rank: int, *, pod: str = "", node: str = "", world: int = 9) -> SlotInfo:
     return SlotInfo(
-        pod or f"pod-{rank}", "10.0.0.1:7411", 0, rank, 9, 7, replicated=False,
+        pod or f"pod-{rank}", "10.0.0.1:7411", 0, rank, world, 7, replicated=False,
         snapshot_bytes=1, checksum=1, pieces=True, node=node,
     )  # fmt: skip
 
 
 def _ring(count: int) -> ReplicaPlacement:
     ring = ReplicaPlacement()
-    ring.on_sealed((1, 10), [_held(rank) for rank in range(count)])
+    ring.on_sealed((1, 10), [_held(rank, world=count) for rank in range(count)])
     return ring
+
+
+def _on_nodes(nodes: Sequence[str]) -> list[SlotInfo]:
+    """One rank a pod, in that order of nodes."""
+    return [_held(rank, node=node, world=len(nodes)) for rank, node in enumerate(nodes)]
+
+
+def _max_elsewhere(nodes: Sequence[str]) -> int:
+    """How many pods at most one assignment of pods to pods keeps on another node; a pod without a
+    known node is alone on its own."""
+    names = np.array([node or f"alone-{rank}" for rank, node in enumerate(nodes)])
+    matched = maximum_bipartite_matching(csr_matrix(names[:, None] != names[None, :]))
+    return int((matched >= 0).sum())
+
+
+def _check_placement(nodes: Sequence[str]) -> None:
+    """Each pod is kept by one other pod, and by one elsewhere as often as any assignment allows."""
+    holdings = _on_nodes(nodes)
+    kept_by = {kept: keeper for keeper, kept in choose_partners(holdings).items()}
+    where = {h.pod: h.node or f"alone-{h.rank}" for h in holdings}
+    assert sorted(kept_by) == sorted(kept_by.values()) == sorted(where)
+    assert all(pod != keeper for pod, keeper in kept_by.items())
+    elsewhere = sum(where[pod] != where[keeper] for pod, keeper in kept_by.items())
+    assert elsewhere == _max_elsewhere(nodes)
+    if max(collections.Counter(where.values()).values()) * 2 <= len(nodes):
+        assert elsewhere == len(nodes)
 
 
 def test_each_pod_keeps_the_next_ones_slots():
@@ -40,13 +74,56 @@ def test_each_pod_keeps_the_next_ones_slots():
 @given(st.lists(st.sampled_from(["n1", "n2", "n3", ""]), min_size=2, max_size=9))
 @settings(deadline=None)
 def test_a_partner_is_on_another_node_where_there_is_one(nodes):
-    """Every pod has a partner that is not itself, and another node's if it has the choice."""
-    found = choose_partners([_held(rank, node=node) for rank, node in enumerate(nodes)])
+    """Every pod has a partner that is not itself, and another node's if every pod can have one."""
+    found = choose_partners(_on_nodes(nodes))
+    crowded = any(node and nodes.count(node) * 2 > len(nodes) for node in nodes)
     for rank, node in enumerate(nodes):
         partner = int(found[f"pod-{rank}"].removeprefix("pod-"))
         assert partner != rank
-        if node and any(other != node for other in nodes):
+        if node and not crowded:
             assert nodes[partner] != node
+
+
+@given(st.lists(st.sampled_from(["n1", "n2", "n3", "n4", ""]), min_size=2, max_size=16))
+@example(["n1", "n1", "n2"])
+@example(["n1", "n2", "n2"])
+@settings(deadline=None)
+def test_each_pod_is_kept_and_elsewhere_where_that_is_possible(nodes):
+    """A pod that nobody keeps would take its slots along."""
+    _check_placement(nodes)
+
+
+def test_each_pod_is_kept_in_ten_thousand_placements():
+    """2 to 16 pods on 1 to 8 nodes, in any order of ranks."""
+    chosen = random.Random(20261128)
+    for _ in range(10_000):
+        count = chosen.randint(1, 8)
+        _check_placement([f"n{chosen.randrange(count)}" for _ in range(chosen.randint(2, 16))])
+
+
+@pytest.mark.parametrize("nodes", ["aab", "abb", "aabbb", "aaab"])
+def test_a_replicated_step_is_in_another_pod_whole(nodes):
+    """What all pods copy, taken together, is every rank's slot."""
+    placement = ReplicaPlacement()
+    holdings = _on_nodes(nodes)
+    placement.on_sealed((1, 10), holdings)
+    placement.due(None)
+    orders = {h.pod: placement.order(h.pod) for h in holdings}
+    copied = sorted(slot.rank for order in orders.values() for slot in order.slots)
+    for pod in orders:
+        placement.on_finished(pod, placement.number, done=True)
+    assert placement.replicated == (1, 10)
+    assert copied == list(range(len(nodes)))
+
+
+def test_a_step_whose_orders_lack_a_rank_is_not_replicated():
+    """A slot that no pod was to copy goes with its pod."""
+    placement = ReplicaPlacement()
+    placement.on_sealed((1, 10), [_held(rank, world=4) for rank in range(3)])
+    placement.due(None)
+    for rank in range(3):
+        placement.on_finished(f"pod-{rank}", placement.number, done=True)
+    assert (placement.in_progress, placement.replicated) == (None, None)
 
 
 @given(st.integers(2, 12))
@@ -62,7 +139,7 @@ def test_one_step_at_a_time():
     ring = _ring(2)
     assert ring.due(None) == (1, 10)
     assert [holding.rank for holding in ring.order("pod-0").slots] == [1]
-    ring.on_sealed((1, 20), [_held(0), _held(1)])
+    ring.on_sealed((1, 20), [_held(0, world=2), _held(1, world=2)])
     ring.on_finished("pod-0", ring.number, done=True)
     assert ring.order("pod-0") is None
     assert (ring.due(None), ring.replicated) == ((1, 10), None)
@@ -125,7 +202,7 @@ def test_what_was_copied_in_another_round_counts_for_nothing():
 
 def _kept() -> ReplicaPlacement:
     ring = ReplicaPlacement(keeper="ps")
-    ring.on_sealed((1, 10), [_held(0)])
+    ring.on_sealed((1, 10), [_held(0, world=1)])
     return ring
 
 
@@ -134,7 +211,7 @@ def test_a_keeper_copies_what_a_single_pod_has():
     not ordered."""
     ring = _kept()
     assert ring.due(None) == (1, 10)
-    assert ring.order("ps").slots == (_held(0),)
+    assert ring.order("ps").slots == (_held(0, world=1),)
     assert ring.order("pod-0") is None
     ring.on_finished("ps", ring.number, done=True)
     assert (ring.in_progress, ring.replicated) == (None, (1, 10))
