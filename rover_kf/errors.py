@@ -22,6 +22,7 @@
     │   ├── IncompatibleState    another script's state; a retry does not help
     │   │   └── WrongWorldSize   a world of another size saved it, each rank its own
     │   ├── CorruptSnapshot      bytes that are not a whole sealed snapshot; never restored
+    │   │   └── UnknownFormat    another release wrote them; never restored, never removed
     │   └── StorageError         a storage refused a write or a read
     │       └── CheckpointExists that step of that round is a checkpoint; its files stay
     ├── StreamLost               a stream cannot resume: records are gone, or refused
@@ -158,6 +159,13 @@ class WrongWorldSize(IncompatibleState):
 
 class CorruptSnapshot(CheckpointError):
     """Bytes that do not form a whole snapshot; they are never restored."""
+
+
+class UnknownFormat(CorruptSnapshot):
+    """A manifest that this release cannot read, although it is as it was written.
+
+    Nothing is known of the checkpoint, so retention never removes it.
+    """
 
 
 class StorageError(CheckpointError):

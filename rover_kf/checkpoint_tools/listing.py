@@ -133,7 +133,8 @@ def _inspect(storage: Storage, folder: CheckpointFolder, info: CheckpointInfo) -
     try:
         content = storage.read_manifest(folder)
     except errors.CorruptSnapshot as error:
-        return dataclasses.replace(info, problem=str(error))
+        unknown = isinstance(error, errors.UnknownFormat)
+        return dataclasses.replace(info, problem=str(error), unreadable=unknown)
     except errors.StorageError:
         if not was_removed(storage, folder):
             raise

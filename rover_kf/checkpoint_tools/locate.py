@@ -50,6 +50,7 @@ class CheckpointLocation:
 
         Raises:
             InputError: there is none.
+            UnknownFormat: another release wrote the newest.
             StorageError: the storage cannot be read.
         """
         if self.selected is not None:
@@ -78,6 +79,8 @@ class CheckpointLocation:
         try:
             if step is None:
                 verification.check_sizes(folder, self.storage.read_manifest(folder), sizes)
+        except errors.UnknownFormat:
+            raise  # an older one is not what was asked for
         except errors.CorruptSnapshot:
             return False
         except errors.StorageError:

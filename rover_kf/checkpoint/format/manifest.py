@@ -138,28 +138,50 @@ def from_bytes(data: bytes, folder: CheckpointFolder) -> Manifest:
     """Read a manifest and check it against its own checksum and its folder's name.
 
     Raises:
+        UnknownFormat: it is as it was written, in a form that this release does not know.
         CorruptSnapshot: it is damaged, or belongs to another folder.
     """
-    try:
-        parsed = json.loads(data)
-        body, stated = _canonical(parsed["manifest"]), parsed["crc32c"]
-        manifest = codec.decode(Manifest, parsed["manifest"])
-    except (ValueError, KeyError, TypeError, RecursionError, errors.ProtocolError) as cause:
-        raise errors.CorruptSnapshot(
-            f"{folder.manifest_location} cannot be read: {cause}"
-        ) from cause
-    if stated != checksum.extend(0, body):
-        raise errors.CorruptSnapshot(f"{folder.manifest_location} differs from its own checksum")
-    if manifest.format != FORMAT:
-        raise errors.CorruptSnapshot(
-            f"{folder.manifest_location} has format {manifest.format}; this version reads {FORMAT}"
-        )
+    manifest = _decode(_checked_tree(data, folder), folder)
     if (manifest.step, manifest.generation) != (folder.step, folder.generation):
         raise errors.CorruptSnapshot(f"{folder.manifest_location} speaks of another checkpoint")
     strange = [file.name for file in manifest.files if not is_safe_file_name(file.name)]
     if strange:
         raise errors.CorruptSnapshot(f"{folder.manifest_location} names a file {strange[0]!r}")
     return manifest
+
+
+def _checked_tree(data: bytes, folder: CheckpointFolder) -> Any:
+    """Return what the manifest's own checksum covers."""
+    try:
+        parsed = json.loads(data)
+        body = _canonical(parsed.get("manifest")) if isinstance(parsed, dict) else b""
+    except (ValueError, RecursionError) as cause:
+        raise errors.CorruptSnapshot(
+            f"{folder.manifest_location} cannot be read: {cause}"
+        ) from cause
+    if not isinstance(parsed, dict) or not {"manifest", "crc32c"} <= parsed.keys():
+        raise _unknown(folder, "it is JSON, but lacks the keys manifest and crc32c")
+    if parsed["crc32c"] != checksum.extend(0, body):
+        raise errors.CorruptSnapshot(f"{folder.manifest_location} differs from its own checksum")
+    return parsed["manifest"]
+
+
+def _decode(tree: Any, folder: CheckpointFolder) -> Manifest:
+    """Read what is undamaged: a part that cannot be read was written so."""
+    stated = tree.get("format", FORMAT) if isinstance(tree, dict) else None
+    if stated != FORMAT:
+        raise _unknown(folder, f"it has format {stated}; this release reads {FORMAT}")
+    try:
+        return codec.decode(Manifest, tree)
+    except (ValueError, TypeError, RecursionError, errors.ProtocolError) as cause:
+        raise _unknown(folder, str(cause)) from cause
+
+
+def _unknown(folder: CheckpointFolder, reason: str) -> errors.UnknownFormat:
+    return errors.UnknownFormat(
+        f"{folder.manifest_location} is undamaged, but this release cannot read it: {reason}. "
+        "Restore it with the release that wrote it; it is not removed here"
+    )
 
 
 def _canonical(data: Any) -> bytes:

@@ -127,7 +127,7 @@ class ObjectStorage:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         tree = self._list_folders()
         whole = {folder for folder in tree if manifest.NAME in tree[folder]}
-        kept, doomed, _ = verification.filter_valid(
+        kept, doomed, unread = verification.filter_valid(
             lambda folder: self._load_cached(folder, tree[folder]),
             tree, whole, keep=keep, generation=generation, spare=spare, below=below,
         )  # fmt: skip
@@ -141,6 +141,8 @@ class ObjectStorage:
         ]
         if leftovers:
             self._bucket.delete(leftovers)
+        if unread:
+            raise unread[0]
         return doomed
 
     def _free_name(self, folder: CheckpointFolder, rank: int) -> str:

@@ -38,7 +38,8 @@ def load_valid(
         folders: that have a manifest.
 
     Returns:
-        These, and those of which the file system does not let that be known.
+        These, and those of which that cannot be known: the file system refuses, or another
+        release wrote the manifest.
 
     Raises:
         StorageError: an object store does not answer.
@@ -48,7 +49,9 @@ def load_valid(
     for folder in folders:
         try:
             found[folder] = load(folder)
-        except errors.CorruptSnapshot:  # noqa: PERF203 - it reads files
+        except errors.UnknownFormat as error:  # noqa: PERF203 - it reads files
+            unread[folder] = errors.StorageError(str(error))
+        except errors.CorruptSnapshot:
             continue
         except errors.StorageError as error:
             if not isinstance(error.__cause__, OSError):

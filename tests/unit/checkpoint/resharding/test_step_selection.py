@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 import crc32c
@@ -11,6 +12,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import RestoreStepRequest, SlotInfo
+from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
 from rover_kf.checkpoint.resharding import step_selection
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
@@ -111,6 +113,24 @@ def test_a_step_0_that_is_there_is_restored(tmp_path):
     storage.write_manifest(Manifest(0, 1, 1, replicated=True, files=(file,)))
     found = step_selection.select_step(storage, _holds(0), (), print, 0)
     assert (found[0].step, found[0].source) == (0, "storage")
+
+
+def test_what_another_release_wrote_costs_a_step_and_stays(tmp_path):
+    """The warning names it; with nothing else there the error does."""
+    told: list[str] = []
+    storage = Failing(tmp_path / "job", 0)
+    newer = storage.folder(20, 1)
+    path = pathlib.Path(newer.manifest_location)
+    tree = json.loads(path.read_bytes())["manifest"] | {"format": 2}
+    signed = {"manifest": tree, "crc32c": crc32c.crc32c(manifest._canonical(tree))}
+    path.write_text(json.dumps(signed))
+    found = step_selection.select_step(storage, _holds(0), (), told.append, pause=pytest.fail)
+    assert found[0].step == 10
+    assert "has format 2; this release reads 1" in told[0]
+    storage.remove(storage.folder(10, 1))
+    with pytest.raises(errors.CheckpointError, match="has format 2"):
+        step_selection.select_step(storage, _holds(0), (), told.append, pause=pytest.fail)
+    assert storage.folders() == (newer,)
 
 
 def test_damage_costs_a_step_at_once(tmp_path):

@@ -296,6 +296,38 @@ def test_retention_leaves_all_when_nothing_is_good(place):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [{"format": 2}, {"world_size": [2, 4]}, {"files": {"0": "rank-00000.safetensors"}}],
+    ids=["format", "field", "files"],
+)
+def test_retention_leaves_what_another_release_wrote(place, change):
+    """It is whole and unharmed; the error names it, and the others are collected as ever."""
+    for step in (800, 900):
+        _save(place.storage, step, 1)
+    newer = _save(place.storage, 1000, 2)
+    path = place.file(newer, manifest.NAME)
+    tree = json.loads(path.read_bytes())["manifest"] | change
+    path.write_bytes(_signed_anew(json.dumps({"manifest": tree}).encode()))
+    _save(place.storage, 910, 3)
+    with pytest.raises(errors.UnknownFormat, match="cannot read it"):
+        place.storage.load(newer)
+    with pytest.raises(errors.StorageError, match=newer.name):
+        place.storage.collect(2, generation=3)
+    assert [folder.step for folder in place.storage.complete_folders()] == [900, 1000, 910]
+
+
+def test_retention_leaves_a_manifest_of_another_kind(place):
+    """JSON without the two keys that each release of this format writes."""
+    newer = _save(place.storage, 1, 1)
+    place.file(newer, manifest.NAME).write_bytes(b'{"checkpoint": {}, "sha256": "00"}')
+    for step in (2, 3):
+        _save(place.storage, step, 2)
+    with pytest.raises(errors.StorageError, match=newer.name):
+        place.storage.collect(1, generation=2)
+    assert [folder.step for folder in place.storage.folders()] == [1, 3]
+
+
+@pytest.mark.parametrize(
     "name", ["../x.safetensors", "/x.safetensors", "a/b.safetensors", "manifest.json", "..", ""]
 )
 def test_a_name_that_leads_elsewhere_is_refused(place, name):
