@@ -29,15 +29,18 @@ from rover_kf.trainer.restore.compatibility import (
     compatible,
     is_convertible,
 )
-from rover_kf.trainer.restore.optimizer_parameters import index_parameters
+from rover_kf.trainer.restore.optimizer_parameters import (
+    ParameterOrder,
+    index_parameters,
+)
 from rover_kf.trainer.restore.parallel_copy import ParallelCopies
 from rover_kf.trainer.restore.quantized_layers import load_quant_state
 from rover_kf.trainer.staging.copy_threads import CopyThreads
-from rover_kf.trainer.state import dtensor_layouts, module_versions, strides
+from rover_kf.trainer.state import dtensor_layouts, module_versions, parameter_names, strides
 from rover_kf.trainer.state.compiled_modules import rename_for_module
 from rover_kf.trainer.state.dtensor import NO_DTENSORS, DTensorLayouts, LocalShard
 from rover_kf.trainer.state.dtensor_layouts import SavedLayout, rebuild
-from rover_kf.trainer.state.flatten import copyable, is_stateful, unwrap
+from rover_kf.trainer.state.flatten import copyable, is_stateful, stateful_members, unwrap
 from rover_kf.trainer.state.module_versions import Versions, with_versions
 from rover_kf.trainer.state.strides import Strides
 
@@ -62,6 +65,8 @@ class _SavedValues:
     """Of DTensors that the live state may have none of."""
     strides: Mapping[str, Strides]
     """Of tensors that did not lie row by row."""
+    order: ParameterOrder
+    """Of optimizers' parameters."""
     copies: ParallelCopies
 
     def view(self, name: str) -> torch.Tensor:
@@ -120,7 +125,12 @@ class StateLoader:
         self._copies = ParallelCopies(threads)
         versions, found = module_versions.read(metadata), dtensor_layouts.read(metadata)
         lies = strides.read(metadata)
-        parts = _SavedValues(tensors, dtensors, pieces, versions, found, lies, self._copies)
+        order = ParameterOrder(
+            parameter_names.read(metadata),
+            parameter_names.names_of(stateful_members(state)),
+            movable=dtensors is NO_DTENSORS,
+        )
+        parts = _SavedValues(tensors, dtensors, pieces, versions, found, lies, order, self._copies)
         try:
             with _for_all_modes():
                 self._apply = _dict(state, tree, parts, "")
@@ -239,7 +249,9 @@ def _tensor(live: Any, target: torch.Tensor, tree: Any, parts: _SavedValues, pat
 
 
 def _stateful(live: Any, target: Any, tree: Any, parts: _SavedValues, path: str) -> _Apply:
-    given = with_versions(_load_argument(target, tree, parts), target, parts.versions.get(path))
+    given = with_versions(
+        _load_argument(target, tree, parts, path), target, parts.versions.get(path)
+    )
 
     # All others take their state back in the script's own mode: a module may have been made in it.
     mode = _for_all_modes if isinstance(target, torch.optim.Optimizer) else contextlib.nullcontext
@@ -254,12 +266,14 @@ def _stateful(live: Any, target: Any, tree: Any, parts: _SavedValues, path: str)
     return apply
 
 
-def _load_argument(target: object, tree: Any, parts: _SavedValues) -> Any:
+def _load_argument(target: object, tree: Any, parts: _SavedValues, path: str) -> Any:
     """What load_state_dict is called with, once copies are filled."""
     # A module copies into its own parameters. Optimizers keep what they are given, and so may a
     # module that does more than copy, or has extra state: those get copies of their own.
     if isinstance(target, torch.optim.Optimizer):
-        return index_parameters(target, plain_data.decode(tree, parts.copy))
+        found = plain_data.decode(tree, parts.copy)
+        parts.order.restore(target, found, path)
+        return index_parameters(target, found)
     if not isinstance(target, torch.nn.Module):
         return plain_data.decode(tree, parts.copy)
     own = _overwritable_tensors(target)

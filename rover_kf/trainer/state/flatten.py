@@ -25,6 +25,7 @@ from rover_kf.trainer.state import (
     dtensor,
     dtensor_layouts,
     module_versions,
+    parameter_names,
     sharded_optimizers,
     strides,
 )
@@ -129,6 +130,22 @@ def unwrap(value: object) -> object:
     return value
 
 
+def stateful_members(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield path and object of each Stateful that a state's dicts, lists and tuples hold."""
+    target = unwrap(value)
+    if is_stateful(target):
+        yield path, target
+    elif isinstance(value, (dict, list, tuple)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from stateful_members(item, f"{path}[{key!r}]")
+
+
+def parameter_metadata(state: Mapping[str, object]) -> dict[str, str]:
+    """Return the metadata that names the parameters of the state's optimizers."""
+    names = parameter_names.names_of(stateful_members(dict(state)))
+    return {parameter_names.KEY: parameter_names.to_text(names)} if names else {}
+
+
 def flatten(state: Mapping[str, object], *, replicated: bool = True) -> FlatState:
     """Name every tensor and encode the rest.
 
@@ -172,6 +189,7 @@ class _Flattener:
             metadata[dtensor_layouts.KEY] = dtensor_layouts.to_text(self._saved_layouts)
         if self._versions:
             metadata[module_versions.KEY] = module_versions.to_text(self._versions)
+        metadata |= parameter_metadata(state)
         if self._strides:
             metadata[strides.KEY] = strides.to_text(self._strides)
         found = DTensorLayouts(self._exact, index_by_prefix(self._parameters))

@@ -89,7 +89,12 @@ class FlattenCache:
             return parts
         self._data_ptrs = located
         if any(new is not old for new, old in zip(renewed, self._sections, strict=True)):
-            self._sections = renewed
+            known, self._sections = self._sections, renewed
+            if any(new.outline != old.outline for new, old in zip(renewed, known, strict=True)):
+                # An optimizer may have got a group more.
+                names = states.parameter_metadata(state)
+                self._metadata = {**self._metadata, **names}
+                self._written = {**self._written, **{k: compact(v) for k, v in names.items()}}
             text = fill(self._between, [section.text for section in renewed])
             escaped = fill(self._between_escaped, [section.escaped for section in renewed])
             self._metadata = {**self._metadata, STATE_KEY: text}
