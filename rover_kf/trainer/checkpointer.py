@@ -139,6 +139,9 @@ class Checkpointer:
 
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
+            IncompatibleState: the state does not fit, and is as it was. Only an object that loads
+                in its own way (an own ``load_state_dict``, load hooks) can refuse after others
+                have been loaded.
             CheckpointError: there is a state that this one cannot take, steps were saved since the
                 process asked first, another Checkpointer of the process has restored, or another
                 process has saved as this rank since the launcher started it.

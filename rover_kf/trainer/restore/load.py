@@ -35,6 +35,7 @@ from rover_kf.trainer.restore.optimizer_parameters import (
 )
 from rover_kf.trainer.restore.parallel_copy import ParallelCopies
 from rover_kf.trainer.restore.quantized_layers import load_quant_state
+from rover_kf.trainer.restore.trial_load import check_module, check_optimizer
 from rover_kf.trainer.staging.copy_threads import CopyThreads
 from rover_kf.trainer.state import dtensor_layouts, module_versions, parameter_names, strides
 from rover_kf.trainer.state.compiled_modules import rename_for_module
@@ -249,9 +250,18 @@ def _tensor(live: Any, target: torch.Tensor, tree: Any, parts: _SavedValues, pat
 
 
 def _stateful(live: Any, target: Any, tree: Any, parts: _SavedValues, path: str) -> _Apply:
-    given = with_versions(
-        _load_argument(target, tree, parts, path), target, parts.versions.get(path)
-    )
+    versions = parts.versions.get(path)
+    if isinstance(target, torch.nn.Module):
+        given, own = _module_argument(target, tree, parts)
+        given = with_versions(given, target, versions)
+        check_module(target, given, own, path)
+    else:
+        given = plain_data.decode(tree, parts.copy)
+        if isinstance(target, torch.optim.Optimizer):
+            parts.order.restore(target, given, path)
+            given = index_parameters(target, given)
+            check_optimizer(target, given, path)
+        given = with_versions(given, target, versions)
 
     # All others take their state back in the script's own mode: a module may have been made in it.
     mode = _for_all_modes if isinstance(target, torch.optim.Optimizer) else contextlib.nullcontext
@@ -266,26 +276,22 @@ def _stateful(live: Any, target: Any, tree: Any, parts: _SavedValues, path: str)
     return apply
 
 
-def _load_argument(target: object, tree: Any, parts: _SavedValues, path: str) -> Any:
-    """What load_state_dict is called with, once copies are filled."""
+def _module_argument(
+    module: torch.nn.Module, tree: Any, parts: _SavedValues
+) -> tuple[Any, Mapping[str, torch.Tensor]]:
+    """What load_state_dict is called with once copies are filled, and what is overwritten ahead."""
     # A module copies into its own parameters. Optimizers keep what they are given, and so may a
     # module that does more than copy, or has extra state: those get copies of their own.
-    if isinstance(target, torch.optim.Optimizer):
-        found = plain_data.decode(tree, parts.copy)
-        parts.order.restore(target, found, path)
-        return index_parameters(target, found)
-    if not isinstance(target, torch.nn.Module):
-        return plain_data.decode(tree, parts.copy)
-    own = _overwritable_tensors(target)
+    own = _overwritable_tensors(module)
     if not own or any(str(key).endswith("_extra_state") for key in _pairs(tree, "")):
-        return rename_for_module(plain_data.decode(tree, parts.copy), target)
-    given = rename_for_module(plain_data.decode(tree, parts.view), target)
+        return rename_for_module(plain_data.decode(tree, parts.copy), module), {}
+    given = rename_for_module(plain_data.decode(tree, parts.view), module)
     for name, tensor in own.items():
         if isinstance(given.get(name), torch.Tensor) and parts.copies.schedule_overwrite(
             tensor, given[name]
         ):
             given[name] = tensor  # which copy_ knows as the same
-    return given
+    return given, own
 
 
 def _overwritable_tensors(module: torch.nn.Module) -> Mapping[str, torch.Tensor]:

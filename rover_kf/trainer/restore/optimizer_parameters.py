@@ -31,13 +31,14 @@ class _IndexList(list[int]):
 def index_parameters(optimizer: torch.optim.Optimizer, state_dict: Any) -> Any:
     """A state dict whose parameters are looked up at once, for who looks and keeps none of it."""
     hooks = getattr(optimizer, "_optimizer_load_state_dict_pre_hooks", True)
-    if _loads_by_number(optimizer) and not hooks:
+    if loads_by_number(optimizer) and not hooks:
         for group in state_dict["param_groups"]:
             group["params"] = _IndexList(group["params"])
     return state_dict
 
 
-def _loads_by_number(optimizer: torch.optim.Optimizer) -> bool:
+def loads_by_number(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it loads as torch's optimizers do."""
     return type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict
 
 
@@ -72,7 +73,7 @@ class ParameterOrder:
             if moved is None:
                 continue
             fits = [len(names) for names in saved] == [len(group["params"]) for group in groups]
-            if not (fits and self.movable and _loads_by_number(optimizer) and _alike(saved, live)):
+            if not (fits and self.movable and loads_by_number(optimizer) and _alike(saved, live)):
                 raise errors.IncompatibleState(
                     f"state{path}, {type(optimizer).__name__}, has {moved} as parameter "
                     f"{_flat(live).index(moved)}, which was parameter {_flat(saved).index(moved)} "

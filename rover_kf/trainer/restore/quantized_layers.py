@@ -52,6 +52,11 @@ def load_quant_state(state_dict: Any, module: torch.nn.Module, path: str) -> Non
             )
 
 
+def has_quant_state(state_dict: Mapping[Any, Any]) -> bool:
+    """Whether it has what load_state_dict does not take as it is."""
+    return bool(_quant_state_names(state_dict))
+
+
 def _load_offset(packed: torch.Tensor, weight: torch.Tensor | None) -> None:
     """The one number that is no tensor: a mean, which another device may round otherwise."""
     offset = getattr(getattr(weight, "quant_state", None), "offset", None)
