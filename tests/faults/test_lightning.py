@@ -111,8 +111,9 @@ def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
     no more. What hooks of an epoch's begin have set is set in a process that begins in its middle:
     lists, batches that make a step, an average's learning rate. What was frozen at first, and free
     since, trains on, and so does what was pruned, whose tensors have other names. An order that is
-    drawn from a loader's own generator is drawn again, and an ElasticDataLoader has its own. Where
-    all was trained the weights are those that training left, averages that a callback behind ours
+    drawn from a loader's own generator is drawn again, and an ElasticDataLoader has its own, also
+    where the job's last epoch is over and another process trains for one more. Where all was
+    trained the weights are those that training left, averages that a callback behind ours
     puts into the model at its end."""
     ways = {
         "plateau": ("kill 3", "kill 9", "kill -1"),
@@ -121,7 +122,7 @@ def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
         "tuned": ("kill 3", "kill 9", "kill 10"),
         "pruned": ("kill 3", "kill 9", "kill -1"),
         "own order": ("kill 3", "kill 9"),
-        "elastic": ("kill 3", "kill 9"),
+        "elastic": ("kill 3", "kill 7", "kill 9"),
         "swa": ("kill 2", "kill 4", "kill 9"),
         "averages": ("kill 9", "kill -1"),
     }
@@ -132,7 +133,11 @@ def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
             pods = stack.enter_context(checkpoint_pod.pods(folder, 1, checkpoint_every=1))
             runs.add(way, pods, *ends, way=way)
             runs.add(f"{way}-plain", pods, way=way, plain=True)
+            if way == "elastic":
+                runs.add("longer", pods, way=way, epochs=3)
         runs.run()
+    batches = len(runs.told("elastic-plain")["losses"]) // 2
+    assert len(runs.told("longer")["losses"]) == 3 * batches
     for way, ends in ways.items():
         plain, resumed = runs.told(f"{way}-plain"), runs.told(way, len(ends) + 1)
         assert (resumed.pop("source"), plain.pop("source")) == ("memory", ""), way

@@ -28,7 +28,8 @@ class ElasticDataLoader(DataLoader[Any]):
     """In the place of a DataLoader with a DistributedSampler.
 
     Give it to the checkpointer with the rest of the state, and iterate: after a restore the first
-    iteration is the rest of the epoch. ``weight`` keeps the gradient exact where ranks take unequal
+    iteration is the rest of the epoch. After the epoch's last step the rest has no batch, and the
+    code after the loop runs once. ``weight`` keeps the gradient exact where ranks take unequal
     parts, ``accumulates`` says that more of the same step follows::
 
         loader = ElasticDataLoader(dataset, batch_size=256)
@@ -99,6 +100,8 @@ class ElasticDataLoader(DataLoader[Any]):
         """Parts that were asked for and have not come yet."""
         self._taken = self._fetched = 0
         """Samples of the epoch that the loop was given here, and that were asked for."""
+        self._end_restored = False
+        """Whether the restored epoch has no batch left, and its loop has not ended here."""
         self._iteration, self._rank_batch_sampler = object(), _RankBatchSampler(self)
         self._wait_timer, self._seeds = DataWaitTimer(), WorkerSeeds(options)
         super().__init__(dataset, batch_sampler=self._rank_batch_sampler, **options)
@@ -125,14 +128,21 @@ class ElasticDataLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # DataLoader's has a narrower type
         """The rest of the epoch, then the next one is the next; this rank's part of it."""
+        if not self._end_restored:
+            # A loop that took the last batch here has left its epoch, and this is the next one's.
+            self._next_epoch_at_end()
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Any]:
         self._iteration = mine = object()
-        # who has all of an epoch, and not its end, has begun the next one
-        self._next_epoch_at_end()
+        self._end_restored = False
         self._ahead.clear()
         self._fetched = self._taken
         course, ahead = self._position, self._ahead
-        self._seeds.begin(self, course.epoch, course.done)
         try:
+            if not self._plan.remaining().steps:
+                return
+            self._seeds.begin(self, course.epoch, course.done)
             for batch in self._wait_timer.measure(self._batches()):
                 self._part, done, indices = ahead.popleft()
                 if self._part.last:
@@ -170,13 +180,21 @@ class ElasticDataLoader(DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a place; the next iteration begins there.
 
+        At the end of an epoch that iteration has no batch, so the code after the loop runs once.
+
         Raises:
             CheckpointError: it is a place in another data set, or of a newer version.
         """
         # Earlier versions kept "costs" of each rank, too, on which no step's samples depend.
         self._position.load_state_dict(state)
         self._part, self._taken, self._fetched = None, 0, 0
-        self._next_epoch_at_end()
+        self._end_restored = not self._plan.remaining().steps
+
+    def start_epoch(self) -> None:
+        """Leave an epoch whose end was restored, for a trainer that counts epochs itself."""
+        if self._end_restored:
+            self._end_restored = False
+            self._next_epoch_at_end()
 
     def data_place(self, name: str) -> DataPosition:
         """How far this rank is, for the coordinator's status; from any thread."""
@@ -202,6 +220,15 @@ class _RankBatchSampler:
         self._loader = loader
         self.is_called_by_loader = False
         """Whether it is that loader that asks, which counts what it gives."""
+
+    @property
+    def sampler(self) -> _RankBatchSampler:
+        """The object that Lightning calls ``set_epoch`` of."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:  # noqa: ARG002 - the loader's own number stays
+        """Begin an epoch that a trainer counts; the trainer runs the code after each epoch."""
+        self._loader.start_epoch()
 
     def __iter__(self) -> Iterator[list[int]]:
         if not self.is_called_by_loader:

@@ -26,7 +26,7 @@ class ElasticSampler(Sampler[int]):
     step, and give the sampler to the checkpointer::
 
         sampler = ElasticSampler(dataset, batch_size=256)
-        loader = DataLoader(dataset, sampler.own, sampler=sampler, num_workers=4)
+        loader = DataLoader(dataset, sampler.rank_batch_size, sampler=sampler, num_workers=4)
         step = checkpointer.restore({**state, "sampler": sampler})
         for epoch in range(sampler.epoch, epochs):
             for inputs, labels in loader:
@@ -34,7 +34,10 @@ class ElasticSampler(Sampler[int]):
                 sampler.advance()
                 checkpointer.step(step, {**state, "sampler": sampler})
 
-    torchdata's StatefulDataLoader counts by itself: give the checkpointer that one in its place.
+    A state of an epoch's last step restores with no sample left of that epoch, so the code after
+    the loop runs once. Save in the loop only, or call ``set_epoch(epoch + 1)`` before a save after
+    it. torchdata's StatefulDataLoader counts by itself: give the checkpointer that one in its
+    place.
 
     Args:
         dataset: map-style; the same samples in every process and every time.
@@ -84,37 +87,51 @@ class ElasticSampler(Sampler[int]):
             )
         self.rank_batch_size = batch_size // self._epoch_batches.world_size
         """Samples of a step that this rank takes: the DataLoader's batch_size."""
+        self._end_restored = False
+        """Whether the restored epoch has no step left, and its loop has not begun here."""
 
     @property
     def epoch(self) -> int:
         """Number of the epoch that the next iteration goes on with."""
-        return self._position.epoch
+        return self._position.epoch + self._is_over
 
     @property
     def done(self) -> int:
-        """Samples of the epoch that are trained on, over all ranks, as ``advance`` tells."""
-        return self._position.done
+        """Samples of that epoch that are trained on, over all ranks, as ``advance`` tells."""
+        return 0 if self._is_over else self._position.done
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; nothing, if it is the one that goes on."""
+        self._leave_epoch()
         if epoch != self._position.epoch:
             self._position.epoch, self._position.done = epoch, 0
+            self._end_restored = False
 
     def advance(self, steps: int = 1) -> None:
         """Steps were trained on; after the last of an epoch the next one is the next."""
+        self._leave_epoch()
         rest = self._plan.remaining()
-        if steps >= rest.steps:
+        self._position.done = rest.end_of(min(steps, rest.steps) - 1)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the last step of the epoch was trained on here."""
+        return not (self._end_restored or self._plan.remaining().steps)
+
+    def _leave_epoch(self) -> None:
+        # Not at the last advance: a checkpoint of that step comes before the code after the loop.
+        if self._is_over:
             self._position.next_epoch()
-        else:
-            self._position.done = rest.end_of(steps - 1)
 
     def __iter__(self) -> Iterator[int]:
         """This rank's samples of the rest of the epoch."""
+        self._leave_epoch()
+        self._end_restored = False
         return _Indices(EpochPlan(copy.copy(self._position), self._epoch_batches))
 
     def __len__(self) -> int:
         """Samples of this rank in the rest of the epoch."""
-        rest = self._plan.remaining()
+        rest = self._epoch_batches if self._is_over else self._plan.remaining()
         found = rest.full * self.rank_batch_size
         if rest.steps > rest.full:
             last = self._position.samples - rest.begin_of(rest.full)
@@ -132,12 +149,13 @@ class ElasticSampler(Sampler[int]):
         return self._position.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at a place.
+        """Go on at a place; at the end of an epoch the next iteration has no sample.
 
         Raises:
             CheckpointError: it is a place in another data set, or of a newer version.
         """
         self._position.load_state_dict(state)
+        self._end_restored = not self._plan.remaining().steps
 
 
 class _Indices(Iterator[int]):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from rover_kf import errors
+from rover_kf.trainer.data.elastic_loader import ElasticDataLoader
 from rover_kf.trainer.rng_state import Generators
 from rover_kf.trainer.state.flatten import is_stateful
 
@@ -81,6 +82,9 @@ class DataOrder:
         if all(map(is_stateful, loop._combined_loader.flattened)):  # noqa: SLF001 - the loop's own
             if loop._combined_loader_states_to_load:  # noqa: SLF001 - made before states were there
                 loop._load_combined_loader_states()  # noqa: SLF001
+                for loader in loop._combined_loader.flattened:  # noqa: SLF001
+                    if isinstance(loader, ElasticDataLoader):
+                        loader.start_epoch()  # as Lightning did before the states were there
                 iter(fetcher)
                 fetcher.fetched += used
             return

@@ -8,9 +8,9 @@ RUNS is JSON: [{"ranks": [environment, …], "folder": …, "end": how it ends, 
 step, "plain": without our callback?, "places": do the data loaders keep their own place?, "manual":
 is the optimization manual?, "averaged": does a callback keep averaged weights?, "twice": train on?,
 "overlap": copy while training goes on?, "older": is fit() given Lightning's file, too?,
-"refused": only see what is?, "way": another way to train}, …]. A run ends by "kill" (SIGKILL of
-every rank), by "drain" (the job changes its size), or of itself; then rank 0 leaves ``result.json``
-in the folder: digests of all that was trained.
+"refused": only see what is?, "way": another way to train, "epochs": other than two}, …]. A run
+ends by "kill" (SIGKILL of every rank), by "drain" (the job changes its size), or of itself; then
+rank 0 leaves ``result.json`` in the folder: digests of all that was trained.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def trainer_of(run: dict, *callbacks: lightning.Callback, **more: object) -> lig
         accelerator="cpu",
         devices=1,
         num_nodes=size,
-        max_epochs=EPOCHS,
+        max_epochs=run.get("epochs", EPOCHS),
         accumulate_grad_batches=1 if run.get("manual") or run.get("way") == "hooks" else 3,
         callbacks=list(callbacks),
         default_root_dir=run["folder"],

@@ -115,7 +115,7 @@ def test_what_the_loop_draws_is_as_without_the_loader():
     assert not given.get_state().equal(torch.Generator().manual_seed(7).get_state())
 
 
-def test_the_end_of_an_epoch_is_the_begin_of_the_next():
+def test_the_end_of_an_epoch_has_no_batch_and_then_the_next_one_begins():
     """A checkpoint of the last step, with and without a batch that is left out."""
     for drop_last, count in ((False, 4), (True, 3)):
         loader = _loader(drop_last=drop_last)
@@ -123,6 +123,7 @@ def test_the_end_of_an_epoch_is_the_begin_of_the_next():
         assert len(states) == len(loader) == count
         again = _loader(drop_last=drop_last)
         again.load_state_dict(states[-1])
+        assert (again.epoch, again.done, [*again]) == (0, states[-1]["done"], [])
         assert (again.epoch, again.done) == (1, 0)
 
 
