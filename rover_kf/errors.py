@@ -24,7 +24,9 @@
     │   ├── CorruptSnapshot      bytes that are not a whole sealed snapshot; never restored
     │   │   └── UnknownFormat    another release wrote them; never restored, never removed
     │   └── StorageError         a storage refused a write or a read
-    │       └── CheckpointExists that step of that round is a checkpoint; its files stay
+    │       ├── CheckpointExists that step of that round is a checkpoint; its files stay
+    │       ├── NotOwner         the folder of checkpoints belongs to another job
+    │       └── Superseded       a later coordinator of the job writes there
     ├── StreamLost               a stream cannot resume: records are gone, or refused
     ├── DatasetReadError         a file of the data set is gone, was changed, or cannot be read
     ├── ProtocolError            bytes from another process that are not the message expected
@@ -174,6 +176,14 @@ class StorageError(CheckpointError):
 
 class CheckpointExists(StorageError):
     """That step of that round is a checkpoint already; its files are never replaced."""
+
+
+class NotOwner(StorageError):
+    """The folder of checkpoints belongs to another job."""
+
+
+class Superseded(StorageError):
+    """A later coordinator of this job writes to the folder of checkpoints."""
 
 
 class StreamLost(RoverError):

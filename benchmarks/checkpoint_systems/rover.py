@@ -112,7 +112,7 @@ class Rover(Peer):
         """What is sealed and no longer in a slot was replaced by a newer one, as the policy is."""
         saver = self._checkpointer._stager
         issued, sealed = saver.issued - self._before[0], saver.sealed - self._before[1]
-        steps = [seal.step for seal in saver._slots.arena.sealed()]
+        steps = [seal.state.step for seal in saver._slots.arena.sealed()]
         newest = sum(1 for step in steps if step > self._last - issued)
         assert max(steps) == self._last
         return {"counted": issued, "sealed": sealed, "replaced": sealed - newest}
@@ -133,7 +133,8 @@ class Rover(Peer):
         return Checkpointer(settings=settings, overlap=self._asked_overlap)
 
     def _wait(self, step: int) -> None:
-        assert SidecarClient(self._home).wait(step, "durable", timeout=FLUSH_SECONDS, patience=0.0)
+        state = self._checkpointer._steps.state_of(step)
+        assert SidecarClient(self._home).wait(state, "durable", timeout=FLUSH_SECONDS, patience=0.0)
 
     def _flush(self) -> None:
         reply = SidecarClient(self._home).request(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api import names
+from rover_kf.api.states import NO_ROUND, RoundId, State
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,8 +33,10 @@ class SlotSealed:
     local_rank: int
     rank: int
     world_size: int
-    round: int
-    step: int
+    round: RoundId
+    """That the rank trains in."""
+    state: State
+    """Of an earlier round: not a save, the rank resumes from this slot."""
     slot: int
     snapshot_bytes: int
     replicated: bool
@@ -47,10 +50,16 @@ class SlotSealed:
     """CRC-32C of the slot; filled in by the sidecar, as the next two."""
     address: str = ""
     node: str = ""
-    restored: bool = False
-    """Not a save: the rank goes on from this slot in the round."""
-    origin_round: int = 0
-    """Round in which what was restored came to be; 0: this one."""
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it is not a save: the rank resumes from this slot."""
+        return self.state.round != self.round
+
+    @property
+    def stored_as(self) -> State:
+        """The name under which the round stores it."""
+        return self.state.restored_in(self.round)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,10 +81,10 @@ class RequestedBoxes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RejectedStep:
-    """A step that its training process could not go on from."""
+class RejectedState:
+    """A state that its training process could not resume from."""
 
-    step: int
+    state: State
     reason: str
 
 
@@ -86,9 +95,11 @@ class RestoreRequest:
     local_rank: int
     rank: int
     world_size: int
-    round: int
+    round: RoundId
+    life: str = ""
+    """Of the process; another one in the same place has another."""
     requested: tuple[RequestedBoxes, ...] = ()
-    rejected: tuple[RejectedStep, ...] = ()
+    rejected: tuple[RejectedState, ...] = ()
     """What it was given in this round and could not take: an older step is wanted. Only of a world
     of one process, which holds but a part of its state itself."""
     plain_data_only: bool = False
@@ -97,9 +108,9 @@ class RestoreRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RestoreReply:
-    """One sealed slot of this pod's arena that now holds the common step, or nothing."""
+    """One sealed slot of this pod's arena that now holds the common state, or nothing."""
 
-    step: int | None
+    state: State | None
     source: str
     """``memory`` (this pod's own arena), ``peer``, ``storage`` or ``none``."""
     path: str = ""
@@ -109,6 +120,14 @@ class RestoreReply:
     """CRC-32C of those bytes, as the sidecar computed it after the seal."""
     plain_data: str = ""
     """JSON of what is no tensor, where that alone was asked for: there is no path then."""
+    round: RoundId = NO_ROUND
+    """That the process trains in: its own, or one that the coordinator has counted where no
+    launcher has."""
+
+    @property
+    def step(self) -> int | None:
+        """Of the state."""
+        return self.state.step if self.state else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,9 +146,9 @@ class RestorableStepsReply:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WaitRequest:
-    """Wait until a step is safe at a level."""
+    """Wait until a state, or a later one, is safe at a level."""
 
-    step: int
+    state: State
     level: str
     """``memory``, ``replica`` or ``durable``."""
     timeout_seconds: float
@@ -145,12 +164,10 @@ class SlotInfo:
     local_rank: int
     rank: int
     world_size: int
-    step: int
+    state: State
     replicated: bool
     snapshot_bytes: int
     checksum: int
-    origin_round: int = 0
-    """In which the state came to be: the same step after a rollback is another state."""
     pieces: bool = False
     node: str = ""
     """Kubernetes node of the pod."""
@@ -165,21 +182,23 @@ class SlotInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RestoreStepRequest:
-    """A rank's sidecar asks for the step that all ranks of the round restore."""
+    """A rank's sidecar asks for the state that all ranks of the round restore."""
 
-    round: int
+    round: RoundId
     rank: int
     world_size: int
     slots: tuple[SlotInfo, ...]
-    rejected_steps: tuple[int, ...] = ()
-    """Steps that the rank cannot take."""
+    rejected: tuple[State, ...] = ()
+    """States that the rank cannot take."""
+    life: str = ""
+    """Of the training process."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RestoreStepReply:
-    """The common step, and for this rank where to take it from."""
+    """The common state, and for this rank where to take it from."""
 
-    step: int | None
+    state: State | None
     source: str
     """``memory``, ``peer``, ``storage`` or ``none``."""
     slots: tuple[SlotInfo, ...] = ()
@@ -191,17 +210,21 @@ class RestoreStepReply:
     """Some rank of the round reads replicas, which stay until then."""
     alternatives: tuple[SlotInfo, ...] = ()
     """For ``peer``: each as good as the one to take, where that one cannot be had."""
+    round: RoundId = NO_ROUND
+    """That the ranks train in."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankPersisted:
-    """A rank's file of a step is on storage (sidecar → coordinator)."""
+    """A rank's file of a state is on storage (sidecar → coordinator)."""
 
     pod: str
     rank: int
     world_size: int
-    round: int
-    step: int
+    state: State
+    """As it is stored."""
+    origin: State
+    """As it was saved."""
     replicated: bool
     file: str
     file_bytes: int
@@ -210,8 +233,6 @@ class RankPersisted:
     pieces: bool = False
     replicated_crc: int = 0
     """CRC-32 of what the shared tensors are (checkpoint.split); all ranks' must agree."""
-    origin_round: int = 0
-    """Round in which the state came to be."""
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the rank's script measured of the state."""
     storage_seconds: float = 0.0
@@ -232,12 +253,11 @@ class PersistOrderRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PersistOrder:
-    """The step that all ranks shall persist now (coordinator → sidecar)."""
+    """The state that all ranks shall persist now (coordinator → sidecar)."""
 
     number: int
-    step: int | None
-    """None: nothing new was named in time."""
-    round: int = 0
+    state: State | None
+    """As it will be stored; None: nothing new was named in time."""
     in_progress: bool = False
     """What was named before is neither committed nor given up yet."""
 
@@ -247,20 +267,20 @@ class PodEnded:
     """What a pod's training processes have left when they have ended (sidecar → coordinator)."""
 
     pod: str
-    steps: dict[str, int]
-    """Newest sealed step by local rank; a rank that has saved nothing is not there."""
+    states: dict[str, State]
+    """Newest sealed state, as it would be stored, by local rank; a rank that has saved nothing is
+    not there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PersistAborted:
-    """A rank cannot persist the step that was named (sidecar → coordinator)."""
+    """A rank cannot persist the state that was named (sidecar → coordinator)."""
 
     pod: str
     rank: int
-    round: int
-    step: int
+    state: State
     reason: str
     pause_seconds: float = 0.0
-    """How long no other step shall be named; 0: storage has refused nothing."""
+    """How long no other state shall be named; 0: storage has refused nothing."""
     ranks: int = 0
     """Of the round; 0: not known."""

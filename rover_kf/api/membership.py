@@ -67,6 +67,8 @@ class Round:
     world_size: int
     store_host: str
     store_port: int
+    generation: int = 0
+    """Of the coordinator that starts it."""
 
     def rank_offset(self, pod: str) -> int:
         """Global rank of the pod's first process."""

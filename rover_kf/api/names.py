@@ -138,6 +138,8 @@ ENV_CHECKPOINT_REPLICA_BANDWIDTH = "ROVER_CHECKPOINT_REPLICA_BANDWIDTH"
 """Most bytes a second that a pod copies of another pod's slots to keep them; 0 is no cap."""
 ENV_CHECKPOINT_EVERY = "ROVER_CHECKPOINT_EVERY"
 """Steps between two saves to memory; also in the trainer container."""
+ENV_CHECKPOINT_ADOPT_FROM = "ROVER_CHECKPOINT_ADOPT_FROM"
+"""``namespace/name`` of the job whose checkpoints this one takes over."""
 ENV_CHECKPOINT_CHECK_EVERY = "ROVER_CHECKPOINT_CHECK_EVERY"
 """Saves from one comparison of the ranks' replicas to the next; 0 makes none."""
 ENV_GRACE = "ROVER_GRACE_SECONDS"
@@ -210,6 +212,8 @@ ENV_CONTROLLER_ACCOUNT = "ROVER_CONTROLLER_ACCOUNT"
 
 ENV_ROUND = "ROVER_ROUND"
 """Number of the rendezvous round that started this process."""
+ENV_GENERATION = "ROVER_GENERATION"
+"""Generation of the coordinator that started that round."""
 ENV_RESTING = "ROVER_RESTING"
 """Folder in which torchrun's processes mark that they have saved at the step of a drain."""
 ENV_ERROR_FILE = "ROVER_ERROR_FILE"
@@ -271,11 +275,12 @@ NO_EVENTS = 10**18 - 1
 PATH_HISTORY = "/v1/history"
 """Of the controller, not of a coordinator."""
 PATH_PODS = "/v1/pods"
-# sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
-# rank or REPLICA_PLACE<rank>
+# sidecar to sidecar: PATH_SLOTS/<place>/<state> gives a sealed slot's bytes; the place is a local
+# rank or REPLICA_PLACE<rank>, the state is its key (api.states)
 PATH_SLOTS = "/v1/slots"
+STATE_KEY_PATTERN = "[0-9]{1,18}(?:-[0-9]{1,18}){3}"
 SLOT_HEAD = "head"
-"""PATH_SLOTS/<place>/<step>/head gives the snapshot's header alone."""
+"""PATH_SLOTS/<place>/<state>/head gives the snapshot's header alone."""
 CHECKSUM_HEADER = "X-Rover-Checksum"
 """Of an answer to PATH_SLOTS: CRC-32C of the whole slot, in decimal."""
 REPLICA_PLACE = "replica-"

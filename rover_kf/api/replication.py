@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.checkpoints import SlotInfo
+from rover_kf.api.states import State
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,8 +86,7 @@ class ReplicaDigest:
     pod: str
     rank: int
     world_size: int
-    round: int
-    step: int
+    state: State
     tensors: int = 0
     """How many there are."""
     digest: int | None = None

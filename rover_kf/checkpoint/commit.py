@@ -12,22 +12,30 @@ import dataclasses
 from collections.abc import Mapping
 
 from rover_kf.api.checkpoints import PersistAborted, RankPersisted
+from rover_kf.api.states import NO_ROUND, RoundId, State
 from rover_kf.checkpoint.format.manifest import Manifest, RankFile
 
-Key = tuple[int, int]
-"""Generation, step."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Committed:
+    """A checkpoint on storage."""
+
+    state: State
+    """As it is stored."""
+    origin: State
+    """As it was saved."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CommitLog:
     """What ranks have reported and what is committed."""
 
-    generation: int = 0
-    """Number of the running round."""
-    committed: Key | None = None
-    pending: Mapping[Key, tuple[RankPersisted, ...]] = dataclasses.field(default_factory=dict)
-    given_up: tuple[Key, frozenset[int]] = ((0, 0), frozenset())
-    """The step that was given up last, and by which ranks."""
+    round: RoundId = NO_ROUND
+    """That runs."""
+    committed: Committed | None = None
+    pending: Mapping[State, tuple[RankPersisted, ...]] = dataclasses.field(default_factory=dict)
+    given_up: tuple[State | None, frozenset[int]] = (None, frozenset())
+    """The state that was given up last, and by which ranks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,104 +51,101 @@ class CommitOutcome:
     """It was refused since ranks hold what does not go together: so are all that follow."""
 
 
-def begin_round(log: CommitLog, number: int) -> CommitLog:
+def begin_round(log: CommitLog, current: RoundId) -> CommitLog:
     """A round starts: reports of older ones are stale from now on."""
-    if number <= log.generation:
+    if current <= log.round:
         return log
-    return dataclasses.replace(log, generation=number, pending={})
+    return dataclasses.replace(log, round=current, pending={})
 
 
-def report(log: CommitLog, durable: RankPersisted, *, now: float) -> CommitOutcome:
+def report(log: CommitLog, durable: RankPersisted, *, owner: str, now: float) -> CommitOutcome:
     """Take a rank's report.
 
     Args:
         log: as it is.
         durable: the rank's file is on storage.
+        owner: ``namespace/name`` of the job, for the manifest.
         now: Unix seconds, for the manifest.
     """
     refusal = _rejection_reason(log, durable)
     if refusal:
         return CommitOutcome(log, accepted=False, reason=refusal)
-    key = (durable.round, durable.step)
-    known = log.pending.get(key, ())
+    known = log.pending.get(durable.state, ())
     if known and _state_kind(known[0]) != _state_kind(durable):
         return _reject_mismatch(log, known[0], durable)
     # The newest report of a rank counts: its file stands beside the one before.
     reports = (*(item for item in known if item.rank != durable.rank), durable)
     moved = dataclasses.replace(
         log,
-        generation=max(log.generation, durable.round),
-        pending={**log.pending, key: reports},
+        round=max(log.round, durable.state.round),
+        pending={**log.pending, durable.state: reports},
     )
     if len(reports) < durable.world_size:
         return CommitOutcome(moved, accepted=True)
-    return CommitOutcome(moved, accepted=True, manifest=_manifest(reports, now))
+    return CommitOutcome(moved, accepted=True, manifest=_manifest(reports, owner, now))
 
 
-def commit(log: CommitLog, manifest: Manifest) -> CommitLog:
-    """The manifest is on storage: older unfinished steps of the generation are given up."""
-    key = (manifest.generation, manifest.step)
-    newest = max(key, log.committed or key)
-    pending = {item: reports for item, reports in log.pending.items() if item > newest}
+def commit(log: CommitLog, done: Committed) -> CommitLog:
+    """It is on storage: older unfinished states of the round are given up."""
+    newest = done if log.committed is None else max(done, log.committed, key=lambda c: c.state)
+    pending = {state: reports for state, reports in log.pending.items() if state > newest.state}
     return dataclasses.replace(log, committed=newest, pending=pending)
 
 
-def is_committed(log: CommitLog, key: Key) -> bool:
-    """Whether that step, or a newer one, is committed: nothing can make it so once more."""
-    return log.committed is not None and key <= log.committed
+def is_committed(log: CommitLog, state: State) -> bool:
+    """Whether that state, or a newer one, is committed: nothing can make it so once more."""
+    return log.committed is not None and state <= log.committed.state
 
 
 def forget_committed(log: CommitLog) -> CommitLog:
-    """The job went back behind the newest committed step: it was damaged and counts no more."""
+    """The job went back behind the newest committed state: it was damaged and counts no more."""
     return dataclasses.replace(log, committed=None)
 
 
 def record_abort(log: CommitLog, aborted: PersistAborted) -> CommitLog:
-    """A rank has come to a step and cannot write it."""
-    key = (aborted.round, aborted.step)
-    given_up = key, _aborted_ranks(log, key) | {aborted.rank}
+    """A rank has come to a state and cannot write it."""
+    given_up = aborted.state, _aborted_ranks(log, aborted.state) | {aborted.rank}
     return dataclasses.replace(log, given_up=given_up)
 
 
 def all_ranks_done(log: CommitLog, aborted: PersistAborted) -> bool:
-    """Whether every rank has come to that step, to write it or to give it up.
+    """Whether every rank has come to that state, to write it or to give it up.
 
     Each goes from step to step, so that nobody writes an older one any more.
     """
-    key = (aborted.round, aborted.step)
-    wrote = {durable.rank for durable in log.pending.get(key, ())}
-    return 0 < aborted.ranks <= len(_aborted_ranks(log, key) | wrote)
+    wrote = {durable.rank for durable in log.pending.get(aborted.state, ())}
+    return 0 < aborted.ranks <= len(_aborted_ranks(log, aborted.state) | wrote)
 
 
-def _aborted_ranks(log: CommitLog, key: Key) -> frozenset[int]:
-    step, ranks = log.given_up
-    return ranks if step == key else frozenset()
+def _aborted_ranks(log: CommitLog, state: State) -> frozenset[int]:
+    given_up, ranks = log.given_up
+    return ranks if given_up == state else frozenset()
 
 
 def _rejection_reason(log: CommitLog, durable: RankPersisted) -> str:
-    if durable.round < log.generation:
-        return f"stale: round {durable.round} is over, round {log.generation} runs"
-    if log.committed is not None and (durable.round, durable.step) <= log.committed:
-        return f"late: step {log.committed[1]} is committed already"
+    if durable.state.round < log.round:
+        return f"stale: round {durable.state.round} is over, round {log.round} runs"
+    if log.committed is not None and durable.state <= log.committed.state:
+        return f"late: {log.committed.state} is committed already"
     if not 0 <= durable.rank < durable.world_size:
         return f"rank {durable.rank} is not in a world of {durable.world_size}"
     return ""
 
 
-def _state_kind(durable: RankPersisted) -> tuple[int, ...]:
+def _state_kind(durable: RankPersisted) -> tuple[object, ...]:
     return (
         durable.world_size,
         durable.replicated,
         durable.pieces,
         durable.replicated_crc,
-        durable.origin_round,
+        durable.origin,
     )
 
 
 def _reject_mismatch(log: CommitLog, first: RankPersisted, durable: RankPersisted) -> CommitOutcome:
     """The refusal of a report that does not go together with the others."""
-    if (first.world_size, first.origin_round) != (durable.world_size, durable.origin_round):
-        reason = f"rank {durable.rank} has another state than the others at step {durable.step}"
+    if (first.world_size, first.origin) != (durable.world_size, durable.origin):
+        reason = f"rank {durable.rank} has another state than the others in {durable.state}"
         return CommitOutcome(log, accepted=False, reason=reason)
     reason = (
         f"parameters or optimizer state of rank {durable.rank} are not those of rank "
@@ -151,12 +156,13 @@ def _reject_mismatch(log: CommitLog, first: RankPersisted, durable: RankPersiste
     return CommitOutcome(log, accepted=False, reason=reason, is_mismatch=True)
 
 
-def _manifest(reports: tuple[RankPersisted, ...], now: float) -> Manifest:
+def _manifest(reports: tuple[RankPersisted, ...], owner: str, now: float) -> Manifest:
     first = reports[0]
     ordered = sorted(reports, key=lambda item: item.rank)
     return Manifest(
-        step=first.step,
-        generation=first.round,
+        owner=owner,
+        state=first.state,
+        origin=first.origin,
         world_size=first.world_size,
         replicated=first.replicated,
         files=tuple(

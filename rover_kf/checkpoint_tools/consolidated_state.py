@@ -167,7 +167,7 @@ def _order_files(content: Manifest, rank: int) -> tuple[RankFile, ...]:
     ranks = [file.rank for file in content.files]
     if rank not in ranks:
         raise errors.InputError(
-            f"step {content.step} has no rank {rank}; it was written by ranks {min(ranks)} to "
+            f"{content.state} has no rank {rank}; it was written by ranks {min(ranks)} to "
             f"{max(ranks)}"
         )
     return tuple(sorted(content.files, key=lambda file: (file.rank != rank, file.rank)))

@@ -22,7 +22,7 @@ def select_folders(
 
     Args:
         folders: of the job.
-        words: a step, of whatever generation, a folder's name, or its location.
+        words: a step, of whatever round, a folder's name, or its location.
 
     Raises:
         InputError: a word names none of them.
@@ -77,7 +77,7 @@ class CheckpointInfo:
 
     name: str
     step: int
-    generation: int
+    round: int
     files: int
     """Ranks' files that are there."""
     bytes: int
@@ -116,7 +116,7 @@ def inspect_folders(
         StorageError: the storage as a whole cannot be read.
     """
     for folder in folders:
-        found = CheckpointInfo(folder.name, folder.step, folder.generation, 0, 0)
+        found = CheckpointInfo(folder.name, folder.step, folder.state.round.number, 0, 0)
         try:
             yield _inspect(storage, folder, found)
         except errors.StorageError as error:

@@ -121,9 +121,7 @@ def locate(path: str) -> CheckpointLocation:
     if is_url and not parent.startswith(names.OBJECT_SCHEMES):
         raise errors.InputError(f"{path} names no job; allowed: {_ALLOWED}")
     storage = open_storage(parent or "/", name)
-    place = CheckpointLocation(
-        path, storage, storage.folder(named.step, named.generation) if named else None
-    )
+    place = CheckpointLocation(path, storage, storage.folder(named.state) if named else None)
     if not is_url:
         _check_level(place, pathlib.Path(text))
     return place

@@ -39,12 +39,12 @@ def checkpoint_table(checkpoints: Iterable[CheckpointInfo], now: float) -> Table
         checkpoints: oldest first.
         now: Unix seconds.
     """
-    columns = ("step", "generation", "ranks", "state", "files", "bytes", "age", "metrics", "")
+    columns = ("step", "round", "ranks", "state", "files", "bytes", "age", "metrics", "")
     table = Table(*columns, box=None, collapse_padding=True)
     for item in checkpoints:
         table.add_row(
             str(item.step),
-            str(item.generation),
+            str(item.round),
             "-" if item.world_size is None else str(item.world_size),
             item.kind or "-",
             str(item.files),
@@ -71,7 +71,7 @@ def format_summary(state: ConsolidatedState) -> str:
     """What a state amounts to, in a few words."""
     tensors = state.content.tensors.values()
     size = format_amount(sum(place.entry.nbytes for place in tensors), "B")
-    return f"step {state.manifest.step}, {len(tensors)} tensors, {size}"
+    return f"step {state.manifest.state.step}, {len(tensors)} tensors, {size}"
 
 
 def format_rank_local_note(state: ConsolidatedState) -> str:
@@ -92,7 +92,7 @@ def render_state(state: ConsolidatedState) -> Iterator[Table | Text]:
     for file in content.files:
         files.add_row(file.name, str(file.rank), str(file.length), f"{file.checksum:08x}")
     yield Text(
-        f"{state.folder.location}\nstep {content.step}, generation {content.generation}, written "
+        f"{state.folder.location}\n{content.state} of {content.owner or 'an unnamed job'}, written "
         f"by {content.world_size} ranks ({', '.join(held) or 'each rank its own'}) at {saved}\n"
         f"metrics: {_format_metrics(content.metrics)}"
     )

@@ -59,12 +59,18 @@ class CoordinatorFailover:
         settings: of its sidecar.
         export_state: gives the state; generation and revision are filled in here.
         import_state: goes on from a state; told whether its round still runs as far as is known.
+        on_changed: takes this coordinator's generation when it begins, and when it is raised.
     """
 
     def __init__(
-        self, settings: SidecarSettings, export_state: ExportState, import_state: ImportState
+        self,
+        settings: SidecarSettings,
+        export_state: ExportState,
+        import_state: ImportState,
+        on_changed: Callable[[int], None],
     ) -> None:
         self._pod, self._export_state, self._import_state = settings.pod, export_state, import_state
+        self._on_changed = on_changed
         self._clock = TokenClock(settings)
         self._file = StateFile(settings.volume_path, settings.pod_uid, COORDINATOR_FILE)
         self.generation = 0
@@ -77,15 +83,25 @@ class CoordinatorFailover:
         self._persisted_at = 0.0
         self._replica_pods: frozenset[str] = frozenset()
 
-    def begin(self) -> None:
-        """Go on with what an earlier coordinator of this pod knew, if there was one."""
+    def begin(self, after: int) -> None:
+        """Resume from what an earlier coordinator of this pod knew, if there was one.
+
+        Args:
+            after: the greatest generation that storage knows; this one's is greater.
+        """
         kept = self._file.read()
         if kept is None or kept.state is None:
-            self.generation = int(self._clock.pod_started_at() * 1000)
+            started = int(self._clock.pod_started_at() * 1000)
             self._open_until = time.monotonic() + OPENING_SECONDS
+            self._set_generation(max(started, after + 1))
             return
-        self.generation, self._imported = kept.generation + 1, from_header(to_header(kept.state))
+        self._imported = from_header(to_header(kept.state))
+        self._set_generation(max(kept.generation, after) + 1)
         self._import_state(kept.state, True)  # noqa: FBT003 - the callback's one flag
+
+    def _set_generation(self, generation: int) -> None:
+        self.generation = generation
+        self._on_changed(generation)
 
     def persist_state(self, fingerprint: object, members: Iterable[str]) -> None:
         """Write the state down if it has changed; before anybody is answered.
@@ -115,7 +131,7 @@ class CoordinatorFailover:
         if generation <= self.generation or self.successor:
             return
         if time.monotonic() < self._open_until:
-            self.generation = generation + 1
+            self._set_generation(generation + 1)
             return
         self.successor = generation
         _log.error("generation %d has replaced this one, %d", generation, self.generation)

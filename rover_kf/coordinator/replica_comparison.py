@@ -19,6 +19,7 @@ from aiohttp import web
 from rover_kf.api import names
 from rover_kf.api.checkpoints import SlotSealed
 from rover_kf.api.replication import DigestAck, ReplicaDigest, TensorChecksum
+from rover_kf.api.states import NO_STATE, State
 from rover_kf.checkpoint import divergence
 from rover_kf.checkpoint.divergence import ReplicaGroups
 from rover_kf.sidecar.http.app import read, reply
@@ -41,7 +42,7 @@ def mismatch_message(
     pods: Mapping[int, str],
     tensors: Sequence[str],
     count: int,
-    equal_step: int | None,
+    equal: State | None,
 ) -> str:
     """The message.
 
@@ -51,7 +52,7 @@ def mismatch_message(
         pods: by rank.
         tensors: names of those in which they differ.
         count: how many tensors were compared.
-        equal_step: the newest step that was found equal on all ranks.
+        equal: the newest state that was found equal on all ranks.
     """
     suspects = [f"{rank} ({pods[rank]})" for rank in grouping.suspects]
     where = f"{len(tensors)} of {count} tensors that all ranks should hold alike: {_some(tensors)}"
@@ -63,8 +64,8 @@ def mismatch_message(
         why = "of two" if len(suspects) == _PAIR else "where no group is the largest"
         found = f"ranks {_some(suspects)} differ in {where}; {why} nobody can tell which is wrong"
     since = (
-        f"All were equal at step {equal_step}; later checkpoints may be wrong"
-        if equal_step is not None
+        f"All were equal at step {equal.step}; later checkpoints may be wrong"
+        if equal is not None
         else "No earlier step was found equal, so they may have begun unequal"
     )
     return (
@@ -99,12 +100,6 @@ _MAX_REPORTED = 16
 
 
 """Sets of ranks that are told of in one round: who differs anew at each check fills no story."""
-
-
-Key = tuple[int, int]
-
-
-"""Round and step."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -149,12 +144,12 @@ class ReplicaComparison:
         self._every, self._events, self._timeout = every, events, timeout_seconds
         self._clock = clock
         self._poll = LongPoll()
-        self._newest: Key = (0, 0)
+        self._newest = NO_STATE
         self._saves = 0
-        self._due: tuple[Key, ...] = ()
-        self._open: dict[Key, _StepComparison] = {}
+        self._due: tuple[State, ...] = ()
+        self._open: dict[State, _StepComparison] = {}
         self._reported: set[tuple[int, ...]] = set()
-        self._equal_step: int | None = None
+        self._equal: State | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """For the coordinator's TCP port."""
@@ -166,20 +161,19 @@ class ReplicaComparison:
         The first save that this coordinator hears of, and every so many after it.
         """
         alone = sealed.world_size == 1 or not sealed.replicated
-        if not self._every or alone or sealed.restored:
+        if not self._every or alone or sealed.is_restored:
             return False
-        key = (sealed.round, sealed.step)
-        if key > self._newest:
-            self._newest = key
+        if sealed.state > self._newest:
+            self._newest = sealed.state
             if self._saves % self._every == 0:
-                self._due = (*self._due, key)[-_MAX_OPEN:]
+                self._due = (*self._due, sealed.state)[-_MAX_OPEN:]
             self._saves += 1
-        return key in self._due
+        return sealed.state in self._due
 
-    def restart(self, step: int | None) -> None:
-        """A new round begins at that step: what was open is of the old one."""
-        if self._equal_step is not None:
-            self._equal_step = None if step is None else min(step, self._equal_step)
+    def restart(self, resumed: State | None) -> None:
+        """A new round begins with that state: what was open is of the old one."""
+        if self._equal is not None:
+            self._equal = None if resumed is None else min(resumed, self._equal)
         for check in self._open.values():
             check.grouping = ReplicaGroups(())
         self._open.clear()
@@ -188,7 +182,7 @@ class ReplicaComparison:
 
     async def _on_digest(self, request: web.Request) -> web.Response:
         told = await read(request, ReplicaDigest)
-        key = (told.round, told.step)
+        key = told.state
         if told.listing:
             self._add_listing(key, told)
             return reply(DigestAck())
@@ -207,13 +201,13 @@ class ReplicaComparison:
         await self._poll.wait(settled, math.inf)
         return reply(DigestAck(send_listing=told.rank in check.listing_ranks))
 
-    def _get_comparison(self, key: Key) -> _StepComparison:
+    def _get_comparison(self, key: State) -> _StepComparison:
         check = self._open.setdefault(key, _StepComparison(self._clock()))
         while len(self._open) > _MAX_OPEN:
             del self._open[min(self._open)]
         return check
 
-    def _compare(self, key: Key, check: _StepComparison) -> None:
+    def _compare(self, key: State, check: _StepComparison) -> None:
         if check.grouping is not None:
             return
         found = {r: told.digest for r, told in check.digests.items() if told.digest is not None}
@@ -222,17 +216,17 @@ class ReplicaComparison:
             return
         self._open.pop(key, None)
         if all(len(found) >= told.world_size for told in check.digests.values()):
-            self._equal_step = key[1]
-            _log.info("step %d: %d ranks hold the same", key[1], len(found))
+            self._equal = key
+            _log.info("%s: %d ranks hold the same", key, len(found))
 
-    def _add_listing(self, key: Key, digest: ReplicaDigest) -> None:
+    def _add_listing(self, key: State, digest: ReplicaDigest) -> None:
         check = self._open.get(key)
         if check is None or check.grouping is None or digest.rank not in check.listing_ranks:
             return
         check.listings[digest.rank] = digest.listing
         if len(check.listings) == len(check.listing_ranks):
             del self._open[key]
-            self._emit_mismatch(key[1], check, check.grouping)
+            self._emit_mismatch(key.step, check, check.grouping)
 
     def _emit_mismatch(self, step: int, check: _StepComparison, grouping: ReplicaGroups) -> None:
         if grouping.suspects in self._reported or len(self._reported) >= _MAX_REPORTED:
@@ -248,6 +242,6 @@ class ReplicaComparison:
                 [check.listings[rank] for rank in check.listing_ranks]
             ),
             count=first.tensors,
-            equal_step=self._equal_step,
+            equal=self._equal,
         )
         self._events.record(names.EVENT_REPLICA_MISMATCH, message, warning=True)

@@ -117,16 +117,19 @@ class CoordinatorService:
         self._departing_pods = DepartingPods(commits.sealed_steps, self._can_continue)
         self._lost_servers: set[str] = set()
         """Servers of ours that are gone with their nodes, by uid."""
-        self._failover = CoordinatorFailover(settings, self._export_state, self._import_state)
+        self._failover = CoordinatorFailover(
+            settings, self._export_state, self._import_state, self._on_generation
+        )
 
     async def start(self) -> None:
         """Find the first round's number, and the verdict if the job has ended already."""
-        first = await self._commits.first_generation()
-        self._rendezvous = Rendezvous(self._settings.limits(first))
+        scan = await self._commits.scan_storage()
+        self._rendezvous = Rendezvous(self._settings.limits(scan.first_round))
         closed = self._verdict_store.read()
         if closed is not None:
             self._rendezvous.world.close(closed.exit_code, closed.verdict)
-        self._failover.begin()
+        self._failover.begin(scan.generation)
+        await self._commits.claim()
         self._ticker = run_forever(self._tick)
 
     async def stop(self) -> None:
@@ -335,6 +338,10 @@ class CoordinatorService:
         else:
             self._is_empty.set()
 
+    def _on_generation(self, generation: int) -> None:
+        self._rendezvous.world.generation = generation
+        self._commits.set_generation(generation)
+
     # -- what outlives this process -------------------------------------------------------------
 
     def _persist_state(self) -> None:
@@ -377,7 +384,7 @@ class CoordinatorService:
             for pod in self._preflight.tick(now, self._clock.now()):
                 self._rendezvous.mark_alive(pod, now)
             self._execute(self._rendezvous.tick(now))
-            if verdict := self._commits.undurable.verdict:
+            if verdict := self._commits.rejection or self._commits.undurable.verdict:
                 self._execute(self._rendezvous.fail_job(verdict, now))
             self._execute(self._hangs.tick(self._rendezvous, now, self._clock.now()))
             missing = self._rendezvous.world.lacks_pods

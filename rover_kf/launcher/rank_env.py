@@ -59,6 +59,7 @@ def rank_envs(
         "TORCHELASTIC_RUN_ID": identity.job,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         names.ENV_ROUND: str(current.number),
+        names.ENV_GENERATION: str(current.generation),
     }
     shared |= network_variables(identity.address, inherited)
     return tuple(

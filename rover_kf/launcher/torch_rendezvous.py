@@ -130,6 +130,7 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         self._served, self._round = served, current
         # torchrun's processes inherit them.
         os.environ[names.ENV_ROUND] = str(current.number)
+        os.environ[names.ENV_GENERATION] = str(current.generation)
         os.environ[names.ENV_LAUNCHER] = str(os.getpid())
         drain_file.write(self._shared_dir, 0)
         shutil.rmtree(self._resting, ignore_errors=True)

@@ -59,10 +59,10 @@ def newest_sealed(slots: PodSlots) -> list[SlotSealed]:
     for local_rank in slots.local_ranks():
         for seal in slots.arena(local_rank).sealed()[:1]:
             now = slots.assignments.get(local_rank)
-            if now is not None and now.round != seal.round and _is_restorable_as(seal, now):
+            if now is not None and now.round != seal.state.round and _is_restorable_as(seal, now):
                 found.append(restored_report(local_rank, seal, now))
             else:
-                found.append(SlotSealed(local_rank, **describe(seal)))
+                found.append(SlotSealed(local_rank, **describe(seal), round=seal.state.round))
     return found
 
 
@@ -74,7 +74,7 @@ def _is_restorable_as(seal: Seal, now: RankAssignment) -> bool:
 def restored_report(local_rank: int, seal: Seal, now: RankAssignment) -> SlotSealed:
     """A slot that a rank goes on from."""
     known = describe(seal) | dataclasses.asdict(now)
-    return SlotSealed(local_rank, **known, restored=True, origin_round=seal.round)
+    return SlotSealed(local_rank, **known)
 
 
 _log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class CheckpointService:
         if wanted.level == "memory":
             return reply(await self._wait_sealed(wanted))
         if wanted.level == "durable" and self._persister is not None:
-            waited = await self._persister.wait_durable(wanted.step, wanted.timeout_seconds)
+            waited = await self._persister.wait_durable(wanted.state, wanted.timeout_seconds)
             return reply(waited)
         if wanted.level == "replica":
             waited = await self._peers.call_coordinator(names.PATH_COMMIT_WAIT, wanted, Ack)
@@ -236,11 +236,11 @@ class CheckpointService:
         deadline = time.monotonic() + request.timeout_seconds
         while True:
             ranks = await asyncio.to_thread(self._slots.local_ranks)
-            newest = [self._slots.arena(rank).sealed()[:1] for rank in ranks]
-            if newest and all(seals and seals[0].step >= request.step for seals in newest):
+            newest = [self._slots.newest_stored_as(rank) for rank in ranks]
+            if newest and all(state is not None and state >= request.state for state in newest):
                 return Ack()
             if time.monotonic() > deadline:
-                return Ack(done=False, reason=f"step {request.step} is not sealed yet")
+                return Ack(done=False, reason=f"step {request.state.step} is not sealed yet")
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _report_seals(self) -> None:
@@ -262,24 +262,24 @@ class CheckpointService:
         After it was away there are hundreds of such, and a new world's requests wait for them.
         """
         newer = sum(waiting.local_rank == sealed.local_rank for waiting in self._seals)
-        if newer < len(SLOTS) or sealed.restored:
+        if newer < len(SLOTS) or sealed.is_restored:
             return False
         held = self._slots.arena(sealed.local_rank).sealed()
-        return bool(held) and all(seal.step > sealed.step for seal in held)
+        return bool(held) and all(seal.state > sealed.state for seal in held)
 
     async def _report_seal(self, sealed: SlotSealed) -> None:
         try:
             for seal in self._slots.arena(sealed.local_rank).sealed():
-                if (seal.slot, seal.step) == (sealed.slot, sealed.step):
+                if (seal.slot, seal.state) == (sealed.slot, sealed.state):
                     found = await asyncio.to_thread(self._slots.checksum, sealed.local_rank, seal)
                     sealed = dataclasses.replace(sealed, checksum=found)
         except (errors.CorruptSnapshot, OSError) as overwritten:
-            _log.info("no checksum of step %d: %s", sealed.step, overwritten)
+            _log.info("no checksum of %s: %s", sealed.state, overwritten)
         try:
             path = names.PATH_COMMIT_SEALED
             taken = await self._peers.call_coordinator(path, sealed, SealAck)
         except errors.RoverError as error:
-            _log.warning("the coordinator does not know of step %d: %s", sealed.step, error)
+            _log.warning("the coordinator does not know of %s: %s", sealed.state, error)
             return
         if taken.send_digest:
             self._digester.begin(sealed)
@@ -296,12 +296,12 @@ class CheckpointService:
 
         Once the process has taken it up: both at a time keep the job waiting for longer.
         """
-        if answer.step is None:
+        if answer.state is None:
             return
         pause = min(answer.snapshot_bytes / _MIN_LOAD_RATE, _MAX_LOAD_SECONDS)
-        now = RankAssignment(request.rank, request.world_size, request.round)
+        now = RankAssignment(request.rank, request.world_size, answer.round)
         for seal in self._slots.arena(request.local_rank).sealed():
-            if seal.step == answer.step:
+            if seal.state == answer.state:
                 told = restored_report(request.local_rank, seal, now)
                 loop = asyncio.get_running_loop()
                 loop.call_later(pause, self._queue, self._with_pod_identity(told))

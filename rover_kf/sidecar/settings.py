@@ -108,6 +108,14 @@ class SidecarSettings:
     keeps_host: str = ""
     """Host name of the coordinator of another world, a copy of whose newest save is kept here."""
 
+    checkpoint_adopt_from: str = ""
+    """``namespace/name`` of the job whose checkpoints this one takes over; empty: nobody's."""
+
+    @property
+    def owner(self) -> str:
+        """Of what this job stores: ``namespace/name``. A job that is created again resumes."""
+        return f"{self.namespace}/{self.job}"
+
     @property
     def endpoint(self) -> str:
         """``host:port`` that peers reach this sidecar at."""
@@ -185,6 +193,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         ledger_host=environment.get(names.ENV_LEDGER, ""),
         keeper_host=environment.get(names.ENV_KEEPER, ""),
         keeps_host=_keeps(environment),
+        checkpoint_adopt_from=environment.get(names.ENV_CHECKPOINT_ADOPT_FROM, ""),
     )
 
 

@@ -8,6 +8,8 @@ import os
 import pathlib
 
 _PROC = pathlib.Path("/proc")
+_START_FIELD = 19
+"""Of ``stat``, behind the command's name (proc_pid_stat(5), starttime)."""
 _KIB = 1024
 _PARENT, _USER_TICKS, _SYSTEM_TICKS = 1, 11, 12
 """Fields of stat, from the state on."""
@@ -55,6 +57,12 @@ def cpu_seconds(pid: int) -> float:
     fields = _stat(pid)
     ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]) if fields else 0
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since the machine did; 0: not known."""
+    found = _stat(pid)
+    return int(found[_START_FIELD]) if len(found) > _START_FIELD else 0
 
 
 def status_sizes(pid: int) -> dict[str, int]:

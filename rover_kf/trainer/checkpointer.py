@@ -28,6 +28,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RequestedBoxes, RestoreReply
 from rover_kf.api.samples import StepSample
+from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import metrics as format_metrics
@@ -159,7 +160,7 @@ class Checkpointer:
         known = reply.snapshot_bytes if reply.step is not None else None
         self._stager.prepare(state, known)
         self._last_step_at = time.monotonic()
-        self._steps.record_restored(reply.step)
+        self._steps.record_restored(reply)
         return self._steps.last
 
     def _restore_into(self, state: dict[str, object], client: RestoreClient) -> RestoreReply:
@@ -211,7 +212,7 @@ class Checkpointer:
             return RestoreReply(None, "none")
         self._begin_restore()
         reply = self._restore_client.request_slot(boxes)
-        self._steps.record_restored(reply.step)
+        self._steps.record_restored(reply)
         self.restored_from = reply.source
         return reply
 
@@ -310,9 +311,10 @@ class Checkpointer:
                 after the step.
         """
         told = format_metrics.to_metadata(metrics)
-        self._save_timed(step, lambda number: self._stager.save(number, state, told))
+        self._save_timed(step, lambda saved: self._stager.save(saved, state, told))
         if self._sidecar is not None:
-            durability_listeners.notify(self._steps.last, state, self._sidecar)
+            saved = self._steps.state_of(self._steps.last)
+            durability_listeners.notify(saved, state, self._sidecar)
 
     def save_parts(self, step: int, parts: FlatState) -> None:
         """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.
@@ -324,22 +326,22 @@ class Checkpointer:
             CheckpointError: the copy of an earlier step failed, or another process saves as this
                 rank.
         """
-        self._save_timed(step, lambda number: self._stager.save_parts(number, parts))
+        self._save_timed(step, lambda saved: self._stager.save_parts(saved, parts))
 
-    def _save_timed(self, step: int, save: Callable[[int], None]) -> None:
+    def _save_timed(self, step: int, save: Callable[[State], None]) -> None:
         if self._reporter is None:
             self._inactive.warn_once()
             return
         if not self._open:
             raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
-        number = checked_step(step, self._steps.last)
+        state = self._steps.next_state(checked_step(step, self._steps.last))
         begun = time.monotonic()
         self._save_seconds += self._stager.take_waited()
         with self._phase.saving():
             self._stager.finish()
             self._steps.writer_check.check()
-            save(number)
-        self._steps.record_saved(number)
+            save(state)
+        self._steps.record_saved(state)
         self._stager.take_waited()  # part of the time that is taken here
         self._save_seconds += time.monotonic() - begun
 
@@ -380,7 +382,8 @@ class Checkpointer:
             self._stager.finish()
             if step == self._stager.unsaved:
                 return False
-            return self._sidecar.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
+            state = self._steps.state_of(step)
+            return self._sidecar.wait(state, level, timeout=timeout, patience=PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Wait for the copy, report what is left, let go of the memory; safe to call twice.

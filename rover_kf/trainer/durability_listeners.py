@@ -10,6 +10,7 @@ from typing import Protocol
 
 from rover_kf.api import names
 from rover_kf.api.checkpoints import WaitRequest
+from rover_kf.api.states import State
 from rover_kf.api.status import Ack
 from rover_kf.trainer.sidecar_client import SidecarClient
 
@@ -28,16 +29,16 @@ class DurabilityListener(Protocol):
         """
 
 
-def notify(step: int, state: Mapping[str, object], sidecar: SidecarClient) -> None:
+def notify(saved_state: State, state: Mapping[str, object], sidecar: SidecarClient) -> None:
     """Tell those of a state that it was saved."""
     for value in state.values():
         # Of the class: to ask a module for what it does not have takes longer than all the rest.
         saved = getattr(type(value), DurabilityListener.state_saved.__name__, None)
         if saved is not None:
-            saved(value, functools.partial(_is_durable, step, sidecar))
+            saved(value, functools.partial(_is_durable, saved_state, sidecar))
 
 
-def _is_durable(step: int, sidecar: SidecarClient) -> bool:
+def _is_durable(state: State, sidecar: SidecarClient) -> bool:
     # A question of 0 seconds waits for nothing, and hurries nobody.
-    asked = WaitRequest(step, "durable", 0.0)
+    asked = WaitRequest(state, "durable", 0.0)
     return sidecar.request(names.PATH_WAIT, asked, Ack, timeout=_TIMEOUT_SECONDS).done

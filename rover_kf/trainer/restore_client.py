@@ -13,6 +13,7 @@ import dataclasses
 import json
 import logging
 import mmap
+import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import (
-    RejectedStep,
+    RejectedState,
     RequestedBoxes,
     RestoreReply,
     RestoreRequest,
@@ -29,6 +30,7 @@ from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import plain_data, snapshot
 from rover_kf.checkpoint.format.snapshot import Snapshot
+from rover_kf.system import procfs
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.sidecar_client import Meanwhile, SidecarClient
 
@@ -54,7 +56,7 @@ class RestoreClient:
         self,
         boxes: tuple[RequestedBoxes, ...] = (),
         meanwhile: Meanwhile | None = None,
-        refused: tuple[RejectedStep, ...] = (),
+        refused: tuple[RejectedState, ...] = (),
     ) -> RestoreReply:
         """Have a slot filled with the step that all ranks have in common.
 
@@ -86,7 +88,7 @@ class RestoreClient:
         self,
         boxes: tuple[RequestedBoxes, ...],
         meanwhile: Meanwhile | None = None,
-        refused: tuple[RejectedStep, ...] = (),
+        refused: tuple[RejectedState, ...] = (),
         *,
         peek_only: bool = False,
     ) -> RestoreReply:
@@ -97,7 +99,8 @@ class RestoreClient:
                 settings.local_rank,
                 settings.rank,
                 settings.world_size,
-                settings.round,
+                settings.round_id,
+                _life(),
                 boxes,
                 refused,
                 peek_only,
@@ -155,13 +158,18 @@ def open_slot(
     path = pathlib.Path(reply.path)
     arena = Arena(path.parent)
     seals = [seal for seal in arena.sealed() if arena.slot_path(seal.slot).name == path.name]
-    if not seals or seals[0].step != reply.step:
-        raise errors.CorruptSnapshot(f"{path} no longer holds step {reply.step}")
+    if not seals or seals[0].state != reply.state:
+        raise errors.CorruptSnapshot(f"{path} no longer holds {reply.state}")
     with arena.pin(seals[0]) as pin:
         if peeked is not None and (peeked.path, peeked.seal) == (path, seals[0]):
             yield peeked.snapshot, peeked.buffer
         else:
             yield _read(pin.descriptor, reply.snapshot_bytes)
+
+
+def _life() -> str:
+    """Tells this process from those that had its place before, whoever started them."""
+    return f"{os.getpid()}-{procfs.start_ticks(os.getpid())}"
 
 
 def _read(descriptor: int, length: int) -> tuple[Snapshot, mmap.mmap]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.states import RoundId
 
 _DEFAULT_EVERY = 50
 
@@ -27,7 +28,9 @@ class TrainerSettings:
     local_rank: int = 0
     world_size: int = 1
     round: int = 0
-    """Number of the rendezvous round that started this process."""
+    """Number of the rendezvous round that started this process; 0: no launcher has."""
+    generation: int = 0
+    """Of the coordinator that started the round."""
     local_world_size: int = 1
     """Training processes of this pod, which share its cores."""
     resting: pathlib.Path | None = None
@@ -36,6 +39,11 @@ class TrainerSettings:
     """The job's folder that its parameter servers write their variables to; None: they do not."""
     launcher: int = 0
     """Process number of what all training processes of this pod descend from; 0: there is none."""
+
+    @property
+    def round_id(self) -> RoundId:
+        """The round that started this process."""
+        return RoundId(self.generation, self.round)
 
 
 def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
@@ -59,6 +67,7 @@ def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
         local_rank=_number(given, "LOCAL_RANK", 0),
         world_size=_number(given, "WORLD_SIZE", 1),
         round=_number(given, names.ENV_ROUND, 0),
+        generation=_number(given, names.ENV_GENERATION, 0),
         local_world_size=_number(given, "LOCAL_WORLD_SIZE", 1),
         resting=_path(given, names.ENV_RESTING),
         shards=_path(given, names.ENV_CHECKPOINT_SHARDS),

@@ -19,6 +19,7 @@ from typing import TypeVar
 from rover_kf import errors
 from rover_kf.api import codec, error_wire, names
 from rover_kf.api.checkpoints import WaitRequest
+from rover_kf.api.states import State
 from rover_kf.api.status import Ack
 from rover_kf.system.unix_http import UnixConnection
 
@@ -86,11 +87,11 @@ class SidecarClient:
             raise error_wire.decode_error(status, body, unreadable=errors.SidecarUnavailable)
         return codec.loads(reply, body)
 
-    def wait(self, step: int, level: str, *, timeout: float, patience: float) -> bool:
-        """Wait until a step (or a newer one) is safe; the reason why it is not is logged.
+    def wait(self, state: State, level: str, *, timeout: float, patience: float) -> bool:
+        """Wait until a state (or a newer one) is safe; the reason why it is not is logged.
 
         Args:
-            step: that was saved.
+            state: that was saved.
             level: ``memory``, ``replica`` or ``durable``.
             timeout: seconds.
             patience: seconds during which a sidecar that is away is asked again.
@@ -101,13 +102,13 @@ class SidecarClient:
         """
         reply = self.request(
             names.PATH_WAIT,
-            WaitRequest(step, level, timeout),
+            WaitRequest(state, level, timeout),
             Ack,
             timeout=timeout + patience,
             patience=patience,
         )
         if not reply.done:
-            _log.warning("rover-kf: step %d is not %s: %s", step, level, reply.reason)
+            _log.warning("rover-kf: step %d is not %s: %s", state.step, level, reply.reason)
         return reply.done
 
     def _post(

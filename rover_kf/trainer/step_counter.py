@@ -10,6 +10,8 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.checkpoints import RestoreReply
+from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.trainer.settings import TrainerSettings
@@ -23,7 +25,7 @@ class SingleWriterCheck:
     """
 
     def __init__(self, settings: TrainerSettings) -> None:
-        self._rank, self._round = settings.rank, settings.round
+        self._rank, self._round = settings.rank, settings.round_id
         self._arena: Arena | None = None
         if settings.shared_dir is not None:
             self._arena = Arena(settings.shared_dir / names.ARENA_DIR / str(settings.local_rank))
@@ -41,10 +43,10 @@ class SingleWriterCheck:
             CheckpointError: another process has.
         """
         # Without a launcher there are no rounds, and a process may have had one before it.
-        if self._arena is None or not self._round:
+        if self._arena is None or not self._round.number:
             return
         found = self._arena.sealed()
-        if any(seal.round == self._round and seal.sequence > self._newest for seal in found):
+        if any(s.state.round == self._round and s.sequence > self._newest for s in found):
             raise errors.CheckpointError(
                 f"another process has saved as rank {self._rank} since the launcher started it, "
                 "and each would be restored with what the other one saved. Have the launcher start "
@@ -64,14 +66,31 @@ class StepCounter:
     def __init__(self, settings: TrainerSettings) -> None:
         self.writer_check = SingleWriterCheck(settings)
         """Whether other processes have saved as this one."""
-        self.last = 0
-        """Step that was saved or restored; 0: none."""
+        self._round = settings.round_id
+        self._newest: State | None = None
+        """That was saved or restored, under the name that the round stores it by."""
         self.reported = 0
         """Step that the script told last, or that was restored; 0: none."""
         self._restore_requested = self._saved_since = False
         self._restore_owner: object = None
         self.is_finished = False
         """A training that has asked what there is to restore is closed."""
+
+    @property
+    def last(self) -> int:
+        """Step that was saved or restored; 0: none."""
+        return self._newest.step if self._newest else 0
+
+    def next_state(self, step: int) -> State:
+        """What a save of the step makes now."""
+        again = self._newest is not None and self._newest.step == step
+        return State(self._round, step, self._newest.save + 1 if again and self._newest else 1)
+
+    def state_of(self, step: int) -> State:
+        """The newest save of a step, of this round or of what it resumed from."""
+        if self._newest is not None and self._newest.step == step:
+            return self._newest
+        return State(self._round, step)
 
     def claim_restore(self, owner: object) -> None:
         """The process is about to go on from what it restores.
@@ -105,17 +124,19 @@ class StepCounter:
             )
         self._restore_requested = True
 
-    def record_restored(self, step: int | None) -> None:
-        """The step is what the process goes on from; None: there was nothing."""
-        self.last = self.reported = step or 0
+    def record_restored(self, reply: RestoreReply) -> None:
+        """The process resumes from what the reply names, in the round that it names."""
+        self._round = reply.round
+        self._newest = reply.state.restored_in(reply.round) if reply.state else None
+        self.reported = self.last
 
     def record_closed(self) -> None:
         """A Checkpointer of this process is."""
         self.is_finished = self.is_finished or self._restore_requested
 
-    def record_saved(self, number: int) -> None:
-        """The step was saved."""
-        self.last, self._saved_since = number, self._restore_requested
+    def record_saved(self, state: State) -> None:
+        """It was saved."""
+        self._newest, self._saved_since = state, self._restore_requested
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether the step is a multiple of ``every``, or the first that was told past one."""

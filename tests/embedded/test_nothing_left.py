@@ -28,6 +28,7 @@ from rover_kf.client import RoverClient
 from tests.support.jobs.embedded_job import EmbeddedJob, client_in
 from tests.support.jobs.job_holdings import KEPT, Holdings, held_by_job
 from tests.support.jobs.job_manifests import make_job, trainer_of
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
@@ -262,7 +263,7 @@ def _stored(folder: pathlib.Path) -> int:
     storage = DirectoryStorage(place)
     whole = storage.complete_folders()
     assert whole
-    storage.collect(len(whole), generation=max(found.generation for found in whole))
+    storage.collect(len(whole), current=max(found.state.round for found in whole))
     for found in whole:
         files = {file.name for file in storage.verify(found).files}
         there = {path.name for path in pathlib.Path(found.location).iterdir()}

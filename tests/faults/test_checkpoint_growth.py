@@ -105,7 +105,7 @@ def _killed(
         eventually(lambda: due(arena), within=120, every=0.0005, what="the moment to kill")
         os.kill(rank, signal.SIGKILL)
         assert server.wait() == [-signal.SIGKILL]
-        held = tuple(seal.step for seal in arena.sealed())
+        held = tuple(seal.state.step for seal in arena.sealed())
         _start(server, pod, script, 2)
         assert server.wait() == [0]
         (told,) = pod.told(names.EVENT_RESTORED)
@@ -142,7 +142,7 @@ def test_a_state_that_grows_is_never_without_a_step(server, folder):
     assert "from memory" in told
 
     def grown(arena: Arena) -> bool:
-        return any(seal.step > GROWS for seal in arena.sealed())
+        return any(seal.state.step > GROWS for seal in arena.sealed())
 
     found, told, held = _killed(server, folder / "grown", script, grown)
     print(f"killed after: {held}; {told}")

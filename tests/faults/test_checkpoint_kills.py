@@ -58,9 +58,11 @@ def _state_of(arena: Arena) -> tuple[int, int]:
             data = os.pread(pin.descriptor, seal.length, 0)
         found = snapshot.read(data)
         place = found.tensors["a"]
-        assert found.metadata["step"] == str(seal.step)
-        assert data[place.begin : place.end] == bytes([seal.step % 251]) * (place.end - place.begin)
-    return max((seal.step for seal in seals), default=0), len(seals)
+        assert found.metadata["step"] == str(seal.state.step)
+        assert data[place.begin : place.end] == bytes([seal.state.step % 251]) * (
+            place.end - place.begin
+        )
+    return max((seal.state.step for seal in seals), default=0), len(seals)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from rover_kf.checkpoint.format.manifest import Manifest
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.syscalls import Syscalls
 from tests.support.pods.checkpoint_world import in_memory
+from tests.support.states import identities
 
 GIVEN_UP, NEXT = b"1" * (3 * 4096 + 100), b"2" * (2 * 4096 + 50)
 """Other bytes and another length: what of one lands in the other is seen."""
@@ -88,9 +89,18 @@ class Stepwise(Syscalls):
 def _persist(root: pathlib.Path, content: bytes, files: Syscalls) -> None:
     """One rank's file and the manifest of a step."""
     storage = DirectoryStorage(root, files)
-    folder = storage.folder(1, 1)
+    folder = storage.folder(identities.state(1))
     file = storage.write_rank(folder, 0, iter([memoryview(content)]), len(content))
-    storage.write_manifest(Manifest(1, 1, 1, replicated=False, files=(file,)))
+    storage.write_manifest(
+        Manifest(
+            "",
+            identities.state(1),
+            identities.state(1),
+            world_size=1,
+            replicated=False,
+            files=(file,),
+        )
+    )
 
 
 def _give_up(root: pathlib.Path, at: int) -> tuple[Late, bool]:

@@ -14,6 +14,7 @@ import pytest
 from rover_kf import errors
 from rover_kf.api.checkpoints import RankPersisted
 from tests.support.pods.checkpoint_world import World, in_memory, running
+from tests.support.states import identities
 from tests.support.states.synthetic_states import Form
 
 RANKS, STEPS = (0, 1), (1, 2, 3)
@@ -46,7 +47,7 @@ class Job:
         self.world = World(memory / "pods", memory / "pvc", FORM, runner)
         self.world.begin()
         self.round, self.durable = 2, 0
-        self.world.commits._begin_round(self.round)
+        self.world.commits._begin_round(identities.round_id(self.round))
         self._reported: dict[int, set[int]] = {}
         self._told: dict[Event, RankPersisted] = {}
 
@@ -80,7 +81,7 @@ class Job:
     def _compare(self) -> None:
         assert (self.world.commits.durable_step or 0) == self.durable
         whole = self.world.storage.complete_folders()
-        newest = self.world.storage.verify(whole[-1]).step if whole else 0
+        newest = self.world.storage.verify(whole[-1]).state.step if whole else 0
         assert newest == self.durable
 
     def end(self) -> None:

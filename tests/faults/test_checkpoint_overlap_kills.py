@@ -76,11 +76,11 @@ def _check(arena: Arena) -> tuple[int, int]:
         assert len(found.tensors) == 49
         for name, place in found.tensors.items():
             values = memoryview(data[place.begin : place.end]).cast("f")
-            assert values[0] == seal.step, name
+            assert values[0] == seal.state.step, name
             assert data[place.begin : place.end] == data[place.begin : place.begin + 4] * len(
                 values
             )
-    return max((seal.step for seal in seals), default=0), len(seals)
+    return max((seal.state.step for seal in seals), default=0), len(seals)
 
 
 def _forks(pod: checkpoint_pod.Pod) -> subprocess.Popen[bytes]:

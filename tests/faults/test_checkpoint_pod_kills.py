@@ -165,7 +165,7 @@ class Account:
         given_up = [int(newest) for newest, _ in self._pod.lines("over")[-1:]]
         for rank, newest in self._pod.lines("fills")[-FORM.world_size :]:
             # It may have died before it could tell over which slot.
-            left = {seal.step for seal in self._pod.arenas[int(rank)].sealed()}
+            left = {seal.state.step for seal in self._pod.arenas[int(rank)].sealed()}
             given_up += {int(newest)} - left
         if self.least in given_up:
             self.least = self._pod.durable()

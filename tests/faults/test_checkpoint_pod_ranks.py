@@ -102,7 +102,7 @@ def _has_asked(pod: checkpoint_pod.Pod, round_: int) -> bool:
     """Whether a rank of the pod has asked what to restore in that round."""
     known = RankAssignments(pod.settings.volume_path / names.ARENA_DIR)  # reads the files anew
     found = [known.get(rank) for rank in (0, 1)]
-    return any(one is not None and one.round == round_ for one in found)
+    return any(one is not None and one.round.number == round_ for one in found)
 
 
 @contextlib.contextmanager

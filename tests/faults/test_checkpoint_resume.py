@@ -54,7 +54,7 @@ def _start(
 
 
 def _reached(arena: Arena, step: int) -> bool:
-    return any(seal.step >= step for seal in arena.sealed())
+    return any(seal.state.step >= step for seal in arena.sealed())
 
 
 def test_resume_equals_no_crash(server, tmp_path):

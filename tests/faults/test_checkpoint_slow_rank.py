@@ -21,6 +21,7 @@ from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.trainer.sidecar_client import SidecarClient
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 BYTES = (12 << 20, 1 << 10)
@@ -42,16 +43,19 @@ class Trainer:
 
     def save(self, step: int) -> None:
         """Seal the step and say so."""
-        facts = {"rank": self._rank, "world_size": 2, "step": step, "replicated": False}
+        state, current = identities.state(step), identities.round_id(1)
+        facts = {"rank": self._rank, "world_size": 2, "state": state, "replicated": False}
         with self.arena.fill() as filling:
             os.pwrite(filling.descriptor, self._head + bytes([step]) * BYTES[self._rank], 0)
-            filling.seal(length=self._length, round_=1, **facts)
-        told = SlotSealed(0, round=1, slot=filling.slot, snapshot_bytes=self._length, **facts)
+            filling.seal(length=self._length, **facts)
+        told = SlotSealed(0, round=current, slot=filling.slot, snapshot_bytes=self._length, **facts)
         self._link.request(names.PATH_SEALED, told, Ack, timeout=30)
 
     def restore(self) -> tuple[int | None, str]:
         """In the next round."""
-        asked = RestoreRequest(0, self._rank, 2, 2)
+        asked = RestoreRequest(
+            local_rank=0, rank=self._rank, world_size=2, round=identities.round_id(2)
+        )
         reply = self._link.request(names.PATH_RESTORE, asked, RestoreReply, timeout=60)
         return reply.step, reply.source
 
@@ -72,7 +76,7 @@ def test_ranks_that_persist_at_different_speeds_keep_a_common_step(tmp_path):
             trainer.save(2)
         with trainers[0].arena.fill():  # Died in its copy.
             trainers[1].save(3)
-        assert [seal.step for seal in trainers[0].arena.sealed()] == [1]
+        assert [seal.state.step for seal in trainers[0].arena.sealed()] == [1]
         assert not (folder / "rank-00000.safetensors").exists(), "rank 0 still persists"
         with concurrent.futures.ThreadPoolExecutor(2) as threads:
             restored = list(threads.map(Trainer.restore, trainers))

@@ -18,6 +18,7 @@ from rover_kf.checkpoint.format import chunks, manifest
 from rover_kf.checkpoint.storage import directory
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.syscalls import Syscalls
+from tests.support.states import identities
 
 _CALLS = (
     "make_folder", "create", "write", "sync", "close", "rename", "sync_folder", "remove",
@@ -87,29 +88,30 @@ def _persist(storage: DirectoryStorage, source: pathlib.Path, step: int, world: 
         descriptor = os.open(source, os.O_RDONLY)
         try:
             file = storage.write_rank(
-                storage.folder(step, 1), rank, chunks.read(descriptor, 0, 3000), 3000
+                storage.folder(identities.state(step)), rank, chunks.read(descriptor, 0, 3000), 3000
             )
         finally:
             os.close(descriptor)
         verdict = commit.report(
             ledger,
             RankPersisted(
-                "pod",
-                rank,
-                world,
-                1,
-                step,
+                pod="pod",
+                rank=rank,
+                world_size=world,
                 replicated=False,
                 file=file.name,
                 file_bytes=file.length,
                 checksum=file.checksum,
+                state=identities.state(step),
+                origin=identities.state(step),
             ),
+            owner="default/job",
             now=0.0,
         )
         ledger = verdict.log
     assert verdict.manifest is not None
     storage.write_manifest(verdict.manifest)
-    storage.collect(1, generation=1)
+    storage.collect(1, current=identities.round_id(1))
 
 
 def _restored(root: pathlib.Path) -> int:
@@ -119,8 +121,8 @@ def _restored(root: pathlib.Path) -> int:
         content = storage.verify(folder)
         for file in content.files:
             found = (root / folder.name / file.name).read_bytes()
-            assert found == _content(content.step, file.rank)
-        return content.step
+            assert found == _content(content.state.step, file.rank)
+        return content.state.step
     return 0
 
 
@@ -176,7 +178,11 @@ def test_a_refusal_of_any_call_is_an_error_and_costs_nothing(tmp_path, number):
 
 
 @pytest.mark.parametrize(
-    "look", [DirectoryStorage.complete_folders, lambda storage: storage.collect(1, generation=1)]
+    "look",
+    [
+        DirectoryStorage.complete_folders,
+        lambda storage: storage.collect(1, current=identities.round_id(1)),
+    ],
 )
 def test_a_look_that_is_refused_once_is_an_error_of_ours(tmp_path, monkeypatch, look):
     """As NFS does with a handle that went stale; nothing is removed, the next look is answered."""
@@ -236,7 +242,7 @@ def test_a_folder_that_cannot_be_removed_keeps_no_other(tmp_path):
     leftover.touch()
     for _ in range(2):
         with pytest.raises(errors.StorageError, match="step-000000000001-1 cannot be removed"):
-            stuck.collect(1, generation=1)
+            stuck.collect(1, current=identities.round_id(1))
         assert [folder.step for folder in storage.complete_folders()] == [1, 3]
         assert not leftover.exists()
     assert _restored(storage.root) == 3
@@ -271,7 +277,7 @@ def test_what_cannot_be_read_stops_no_retention(tmp_path, monkeypatch, shut, ste
     monkeypatch.setattr(directory, "_open_file", open_late)
     for _ in range(2):
         with pytest.raises(errors.StorageError, match=f"step-{step:012d}-1.* cannot be "):
-            DirectoryStorage(storage.root, Shut()).collect(2, generation=1)
+            DirectoryStorage(storage.root, Shut()).collect(2, current=identities.round_id(1))
         left = [folder.step for folder in storage.folders()]
         assert left == ([2, 4, 5] if step == 2 else [3, 4, 5])
 
@@ -301,7 +307,7 @@ def test_what_somebody_else_removes_meanwhile_is_no_refusal(tmp_path, call):
     shutil.copytree(storage.root, tmp_path / "kept")
     _persist(storage, tmp_path / "slot", 2)
     (tmp_path / "kept" / "step-000000000001-1").rename(storage.root / "step-000000000001-1")
-    gone = DirectoryStorage(storage.root, Overtaken()).collect(1, generation=1)
+    gone = DirectoryStorage(storage.root, Overtaken()).collect(1, current=identities.round_id(1))
     assert [folder.step for folder in gone] == [1]
     assert [folder.step for folder in storage.folders()] == [2]
 

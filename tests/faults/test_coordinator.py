@@ -27,6 +27,7 @@ from tests.support.faults.switching_relay import SwitchingRelay
 from tests.support.pods import checkpoint_pod
 from tests.support.pods.bare_trainer import Trainer
 from tests.support.pods.sidecar_pods import SidecarPod, ended, job_folder
+from tests.support.states import identities
 from tests.support.states.synthetic_states import Form
 from tests.support.waiting import eventually
 
@@ -140,17 +141,19 @@ def test_a_restart_between_the_answers_of_one_round():
         pod = SidecarPod(folder, 0, f"{net}.1", f"{net}.1")
 
         def resolve(rank: int) -> RestoreStepReply:
-            place = {"local_rank": 0, "rank": rank, "world_size": 2, "step": 7}
+            place = {"local_rank": 0, "rank": rank, "world_size": 2, "state": identities.state(7)}
             content = {"replicated": True, "snapshot_bytes": 9, "checksum": 9}
             held = SlotInfo(f"train-worker-{rank}", "nowhere:1", **place, **content)
-            asked = RestoreStepRequest(round=3, rank=rank, world_size=2, slots=(held,))
+            asked = RestoreStepRequest(
+                round=identities.round_id(3), rank=rank, world_size=2, slots=(held,)
+            )
             return pod.ask(names.PATH_COMMIT_RESOLVE, asked, RestoreStepReply, local=False)
 
         with ended(pod):
             pod.start().ready()
             with concurrent.futures.ThreadPoolExecutor(2) as ranks:
                 first, second = ranks.map(resolve, (0, 1))
-            assert (first.step, second.step) == (7, 7)
+            assert (first.state.step, second.state.step) == (7, 7)
             pod.kill()
             pod.start().ready()
             assert resolve(1) == second

@@ -69,7 +69,7 @@ def test_a_volume_that_has_room_again_is_used(tmp_path):
         stored = DirectoryStorage(volume / "demo")
         alone = lambda: [folder.step for folder in stored.folders()] == [3]  # noqa: E731 - a condition
         eventually(alone, what="the other steps' folders are gone")
-        assert stored.verify(stored.folders()[0]).step == 3
+        assert stored.verify(stored.folders()[0]).state.step == 3
 
 
 def _refusals(pod: checkpoint_pod.Pod) -> list[str]:

@@ -17,6 +17,7 @@ from rover_kf.sidecar.persist.storage_proxy import StorageProxy
 from tests.support.faults.hanging_folder import disk, must_be_root, silent
 from tests.support.pods.sidecar_pods import SidecarPod, job_folder
 from tests.support.pods.storage_pod import StoragePod
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -36,14 +37,14 @@ def test_who_reads_does_not_end_the_silence_of_who_writes(tmp_path):
     with disk(tmp_path / "disk") as volume:
         storage = StorageProxy(volume.folder / "pvc", RateLimiter(0), timeouts=(20.0, 1.0))
         try:
-            storage.write_slot(storage.folder(1, 1), 0, content)
+            storage.write_slot(storage.folder(identities.state(1)), 0, content)
             volume.freeze()
             with pytest.raises(errors.StorageError, match="hangs: no answer for 1 s"):
-                storage.write_slot(storage.folder(2, 1), 0, content)
+                storage.write_slot(storage.folder(identities.state(2)), 0, content)
             assert {folder.step for folder in storage.folders()} >= {1}
             assert storage.silent_seconds > 1
             volume.thaw()
-            storage.write_slot(storage.folder(3, 1), 0, content)
+            storage.write_slot(storage.folder(identities.state(3)), 0, content)
             assert storage.silent_seconds == 0
         finally:
             volume.thaw()

@@ -25,6 +25,7 @@ from rover_kf.checkpoint.storage.syscalls import Syscalls
 from rover_kf.injection.sizing import SIDECAR_MEMORY
 from tests.support.pods import bare_trainer, checkpoint_pod
 from tests.support.pods.sidecar_pods import SidecarPod, ended, job_folder
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 POD = 8
@@ -46,7 +47,7 @@ def _names(count: int) -> tuple[str, ...]:
 
 def _store(top: pathlib.Path, saved: int, tensors: Sequence[str]) -> None:
     storage = DirectoryStorage(top / "demo", Syscalls())
-    folder, files = storage.folder(5, 1), list[RankFile]()
+    folder, files = storage.folder(identities.state(5)), list[RankFile]()
     for rank in range(saved):
         begin, end = _rows(rank, saved)
         entries = [Entry(name, "U8", (end - begin, SHAPE[1]), 1) for name in tensors]
@@ -58,7 +59,17 @@ def _store(top: pathlib.Path, saved: int, tensors: Sequence[str]) -> None:
         share = write_shares.plan_share(snapshot.read(slot), rank, saved)
         parts = [memoryview(share.header), *(slot[a:b] for a, b in share.ranges)]
         files.append(storage.write_rank(folder, rank, parts, share.length))
-    storage.write_manifest(Manifest(5, 1, saved, replicated=False, files=tuple(files), pieces=True))
+    storage.write_manifest(
+        Manifest(
+            "",
+            identities.state(5),
+            identities.state(5),
+            world_size=saved,
+            replicated=False,
+            files=tuple(files),
+            pieces=True,
+        )
+    )
 
 
 def _restored(pod: checkpoint_pod.Pod, rank: int, tensors: tuple[str, ...]) -> bytes:
@@ -185,7 +196,7 @@ def test_tens_of_thousands_of_tensors_fit_into_a_sidecar(tmp_path):
             for restore in restores:
                 restore.result()
         stored = DirectoryStorage(tmp_path / "train", Syscalls())
-        there = stored.folder(3, 1)
+        there = stored.folder(identities.state(3))
         for file in stored.verify(there).files:
             assert (
                 b"".join(map(bytes, stored.read_range(there, file, 0, file.length)))

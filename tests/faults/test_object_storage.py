@@ -27,6 +27,7 @@ from rover_kf.checkpoint.storage.object_store import ObjectStorage
 from rover_kf.checkpoint.storage.retention import RetentionExceptions
 from tests.support.pods.checkpoint_pod import free_port
 from tests.support.servers.object_server import binary, object_server, offer
+from tests.support.states import identities
 from tests.support.tls.authority import Authority
 from tests.support.waiting import eventually
 
@@ -85,8 +86,15 @@ def _write(storage: ObjectStorage, step: int, size: int = 3000) -> Manifest:
         for begin in range(0, size, 1 << 20):
             yield memoryview(bytes(min(1 << 20, size - begin)))
 
-    file = storage.write_rank(storage.folder(step, 1), 0, content(), size)
-    return Manifest(step, 1, 1, replicated=True, files=(file,))
+    file = storage.write_rank(storage.folder(identities.state(step)), 0, content(), size)
+    return Manifest(
+        "",
+        identities.state(step),
+        identities.state(step),
+        world_size=1,
+        replicated=True,
+        files=(file,),
+    )
 
 
 def _written(storage: ObjectStorage, step: int, size: int) -> Manifest | None:
@@ -101,7 +109,7 @@ def _refusal(storage: ObjectStorage, size: int = 3000) -> str:
     for call in (
         lambda: _write(storage, 1, size),
         storage.complete_folders,
-        lambda: storage.collect(1, generation=1),
+        lambda: storage.collect(1, current=identities.round_id(1)),
     ):
         with pytest.raises(errors.StorageError) as refused:
             call()
@@ -155,7 +163,7 @@ def test_a_newline_after_a_value_is_no_part_of_it(server, monkeypatch, variable)
         monkeypatch.delenv("AWS_ENDPOINT_URL")
     storage = ObjectStorage(f"s3://checkpoints/newline/{variable}")
     folder = storage.write_manifest(_write(storage, 2))
-    storage.collect(1, generation=1)
+    storage.collect(1, current=identities.round_id(1))
     assert storage.complete_folders() == (folder,)
 
 
@@ -198,7 +206,7 @@ def test_a_server_that_hangs_is_given_up_in_time_and_used_when_it_is_back(server
     assert seconds < 3 * 2 * SHORT.part_seconds + 5
     ObjectStorage(URL).complete_folders()  # It has caught up with what was asked of it meanwhile.
     storage.write_manifest(_write(storage, 1, size))
-    assert storage.verify(storage.complete_folders()[-1]).step == 1
+    assert storage.verify(storage.complete_folders()[-1]).state.step == 1
 
 
 def test_a_full_disk_is_an_error_and_what_was_durable_stays(tmp_path, monkeypatch):
@@ -220,7 +228,7 @@ def test_a_full_disk_is_an_error_and_what_was_durable_stays(tmp_path, monkeypatc
         content = eventually(lambda: _written(brief, 3, 9 << 20), within=60)
         second = storage.write_manifest(content)
         assert storage.complete_folders() == (first, second)
-        assert storage.verify(first).step == 1
+        assert storage.verify(first).state.step == 1
 
 
 @pytest.mark.usefixtures("_client")
@@ -239,7 +247,7 @@ def test_a_ranks_file_costs_as_many_requests_however_many_ranks_there_are(server
     """Of 2,500 ranks each would list the files of all, in three pages."""
     storage = ObjectStorage("s3://checkpoints/many/demo")
     _write(storage, 1)
-    folder = storage.folder(2, 1)
+    folder = storage.folder(identities.state(2))
     there = server.bucket / "many" / "demo" / folder.name
     there.mkdir()
     for rank in range(2500):
@@ -307,7 +315,7 @@ def test_a_server_without_conditional_writes_is_looked_at_first(server, monkeypa
         proxy.shutdown()
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.environment["AWS_ENDPOINT_URL"])
     there = ObjectStorage("s3://checkpoints/unconditional/demo")
-    assert [there.verify(folder).step for folder in folders] == [1, 2]
+    assert [there.verify(folder).state.step for folder in folders] == [1, 2]
     print(f"asked {Unconditional.refused} times with a condition")
     assert Unconditional.refused < 10
 
@@ -317,20 +325,22 @@ def test_retention_asks_for_what_is_new_alone(server):
     storage, every = ObjectStorage("s3://checkpoints/long/demo"), RetentionExceptions(every=1)
     for step in range(1, 9):
         storage.write_manifest(_write(storage, step))
-    assert storage.collect(1, generation=1, spare=every) == ()
+    assert storage.collect(1, current=identities.round_id(1), spare=every) == ()
     for step in (9, 10):
         storage.write_manifest(_write(storage, step))
         before = len(server.asked())
-        assert storage.collect(1, generation=1, spare=every) == ()
+        assert storage.collect(1, current=identities.round_id(1), spare=every) == ()
         asked = eventually(lambda at=before: server.asked()[at + 1 :] and server.asked()[at:])
         assert asked == ["ListObjectsV2", "GetObject"]
     key, client = (
-        f"{storage.folder(4, 1).name}/{manifest.NAME}",
+        f"{storage.folder(identities.state(4)).name}/{manifest.NAME}",
         store.from_url(storage.url, client_options={"allow_http": True}),
     )
     damaged = bytes(obstore.get(client, key).bytes()).replace(b"4", b"5")
     obstore.put(client, key, damaged)
-    assert [folder.step for folder in storage.collect(1, generation=1, spare=every)] == [4]
+    assert [
+        folder.step for folder in storage.collect(1, current=identities.round_id(1), spare=every)
+    ] == [4]
 
 
 def test_what_a_killed_writer_left_is_no_checkpoint(server):
@@ -345,9 +355,9 @@ def test_what_a_killed_writer_left_is_no_checkpoint(server):
             writer.kill()
     assert server.unfinished() == before + 2
     assert [folder.step for folder in storage.folders()] == [3]
-    storage.collect(3, generation=1)
+    storage.collect(3, current=identities.round_id(1))
     storage.write_manifest(_write(storage, 6))
-    storage.collect(3, generation=2)
+    storage.collect(3, current=identities.round_id(2))
     assert [folder.step for folder in storage.complete_folders()] == [3, 6]
 
 
@@ -377,7 +387,7 @@ def test_a_servers_own_authority_is_asked_for_and_taken(tmp_path, monkeypatch):
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
         storage = ObjectStorage(url)
         folder = storage.write_manifest(_write(storage, 2))
-        storage.collect(1, generation=1)
+        storage.collect(1, current=identities.round_id(1))
         assert storage.complete_folders() == (folder,)
 
 

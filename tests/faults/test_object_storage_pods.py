@@ -111,7 +111,7 @@ def test_a_server_that_is_lost_costs_a_warning_and_no_step_in_memory(server, tmp
                 server.stop()
             eventually(lambda: _postponed(pod), what="a Warning of the persist")
             checkpointer.save(3, state)
-            assert Arena(arena).sealed()[0].step == 3
+            assert Arena(arena).sealed()[0].state.step == 3
             server.start()
             eventually(lambda: 3 in _durable(server), within=60, what="step 3 is durable")
         warnings = _postponed(pod)

@@ -21,6 +21,7 @@ from rover_kf.checkpoint.arena.arena import Arena
 from tests.support.faults.cutting_proxy import CuttingProxy
 from tests.support.pods import checkpoint_pod
 from tests.support.pods.bare_trainer import Trainer
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 MIB = 1 << 20
@@ -58,7 +59,7 @@ def _replica(keeper: checkpoint_pod.Pod, rank: int) -> tuple[int, bytes] | None:
     for seal in arena.sealed():
         data = arena.slot_path(seal.slot).read_bytes()[: seal.length]
         assert arena.record.read_checksum(seal) in (None, crc32c.crc32c(data))
-        return seal.step, data
+        return seal.state.step, data
     return None
 
 
@@ -94,7 +95,7 @@ def test_a_slot_that_changed_while_a_pull_was_broken_is_not_half_kept(tmp_path):
         eventually(lambda: not proxy.passes.is_set(), what="the pull is broken")
         base = f"http://{first.settings.endpoint}{names.PATH_SLOTS}/replica-1"
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{base}/3")
+            urllib.request.urlopen(f"{base}/{identities.state(3).key}")
         assert refused.value.code == 404
         refused.value.close()
         assert _replica(first, 1) is None

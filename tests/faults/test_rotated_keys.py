@@ -19,6 +19,7 @@ from rover_kf.checkpoint.storage.object_store import ObjectStorage
 from tests.support.pods.bare_trainer import Trainer
 from tests.support.pods.sidecar_pods import SidecarPod, job_folder
 from tests.support.servers.object_server import ObjectServer, object_server
+from tests.support.states import identities
 from tests.support.tls.mounted_secret import MountedSecret
 from tests.support.waiting import eventually
 
@@ -120,7 +121,7 @@ def test_half_an_upload_is_made_again_with_the_new_keys(server, tmp_path, monkey
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_SESSION_TOKEN")  # as a sidecar does at its start
     storage = ObjectStorage("s3://checkpoints/runs/train")
-    folder = storage.folder(1, 1)
+    folder = storage.folder(identities.state(1))
 
     def until_exchanged():
         yield memoryview(bytes(30 << 20))

@@ -38,8 +38,9 @@ from tests.support.malformed_messages import (
     plain,
     rubbish,
 )
+from tests.support.states import identities
 
-FOLDER = CheckpointFolder(1, 7, "/checkpoints/job/step-000000000007-1")
+FOLDER = CheckpointFolder(identities.state(7), "/checkpoints/job/step-000000000007-1")
 TENSOR = st.fixed_dictionaries(
     {
         "dtype": st.sampled_from([*snapshot.WIDTHS, "?"]),
@@ -190,7 +191,14 @@ def test_bytes_that_are_no_manifest_are_refused(data):
 )  # fmt: skip
 def test_a_file_of_another_place_is_not_named(name):
     """Neither read from a manifest nor written into one."""
-    content = Manifest(7, 1, 1, replicated=True, files=(RankFile(0, name, 1, 1),))
+    content = Manifest(
+        "",
+        identities.state(7),
+        identities.state(7),
+        world_size=1,
+        replicated=True,
+        files=(RankFile(0, name, 1, 1),),
+    )
     with pytest.raises(errors.ProtocolError, match="name of a rank's file"):
         manifest.to_bytes(content)
     body = json.dumps(codec.encode(content), sort_keys=True, separators=(",", ":")).encode()
@@ -224,9 +232,18 @@ def test_links_on_storage_lead_nowhere(tmp_path):
     storage, secret = DirectoryStorage(tmp_path / "job"), tmp_path / "secret"
     secret.mkdir()
     (secret / "token").write_bytes(b"secret")
-    folder = storage.folder(7, 1)
+    folder = storage.folder(identities.state(7))
     file = storage.write_rank(folder, 0, iter([memoryview(b"secret")]), 6)
-    storage.write_manifest(Manifest(7, 1, 1, replicated=True, files=(file,)))
+    storage.write_manifest(
+        Manifest(
+            "",
+            identities.state(7),
+            identities.state(7),
+            world_size=1,
+            replicated=True,
+            files=(file,),
+        )
+    )
     assert storage.verify(folder)
     path = tmp_path / "job" / folder.name / file.name
     path.unlink()
@@ -237,7 +254,7 @@ def test_links_on_storage_lead_nowhere(tmp_path):
     real.rename(secret / folder.name)
     real.symlink_to(secret / folder.name)
     assert storage.folders() == ()
-    storage.collect(1, generation=9)
+    storage.collect(1, current=identities.round_id(9))
     assert (secret / folder.name / manifest.NAME).exists()
 
 

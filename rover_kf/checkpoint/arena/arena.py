@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rover_kf import errors
+from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.slot_record import SLOTS, Seal, SlotRecord
 from rover_kf.system import shared_volume
 
@@ -48,24 +49,22 @@ class SlotWrite:
     def seal(
         self,
         *,
-        step: int,
+        state: State,
         length: int,
         rank: int,
         world_size: int,
-        round_: int,
         replicated: bool,
         pieces: bool = False,
     ) -> Seal:
-        """Say that the slot's first ``length`` bytes are the whole snapshot of ``step``."""
+        """Say that the slot's first ``length`` bytes are the whole snapshot of ``state``."""
         seal = Seal(
             slot=self.slot,
             sequence=self._sequence,
             sealed=True,
-            step=step,
+            state=state,
             length=length,
             rank=rank,
             world_size=world_size,
-            round=round_,
             replicated=replicated,
             pieces=pieces,
         )
@@ -149,7 +148,7 @@ class Arena:
         descriptor = _open(self.slot_path(seal.slot), os.O_RDONLY)
         if not _lock(descriptor, fcntl.LOCK_SH) or seal not in self.sealed():
             os.close(descriptor)
-            message = f"step {seal.step} is no longer in slot {seal.slot}; a newer one replaces it"
+            message = f"{seal.state} is no longer in slot {seal.slot}; a newer one replaces it"
             raise errors.CorruptSnapshot(message)
         return Pin(seal, descriptor)
 

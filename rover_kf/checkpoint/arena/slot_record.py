@@ -20,14 +20,15 @@ import pathlib
 import struct
 import zlib
 
+from rover_kf.api.states import NO_STATE, RoundId, State
 from rover_kf.system import shared_volume
 
 SLOTS = (0, 1)
 
-_MAGIC, _VERSION = b"ROVERSL1", 1
+_MAGIC, _VERSION = b"ROVERSL1", 2
 _CHECKSUM_MAGIC = b"ROVERCRC"
 _SEALED, _REPLICATED, _PIECES = 1, 2, 4
-_RECORD = struct.Struct("<8sHHIQQQIII")
+_RECORD = struct.Struct("<8sHHIQQQIIQQI")
 _CHECKSUM_RECORD = struct.Struct("<8sIIQ")
 _CRC = struct.Struct("<I")
 _STRIDE, _CHECKSUM_OFFSET = 512, 256
@@ -44,13 +45,11 @@ class Seal:
     """Greater than that of every earlier record of this arena."""
     sealed: bool
     """False: the slot was cleared and holds nothing."""
-    step: int = 0
+    state: State = NO_STATE
     length: int = 0
     """Bytes of the snapshot."""
     rank: int = 0
     world_size: int = 1
-    round: int = 0
-    """In which the state came to be; tells a step from the same step after a rollback."""
     replicated: bool = True
     """This slot alone has all that any rank needs."""
     pieces: bool = False
@@ -83,9 +82,10 @@ class SlotRecord:
             | (_REPLICATED if seal.replicated else 0)
             | (_PIECES if seal.pieces else 0)
         )
+        state = seal.state
         body = _RECORD.pack(
-            _MAGIC, _VERSION, seal.slot, flags, seal.sequence, seal.step, seal.length,
-            seal.rank, seal.world_size, seal.round,
+            _MAGIC, _VERSION, seal.slot, flags, seal.sequence, state.step, seal.length,
+            seal.rank, seal.world_size, state.round.generation, state.round.number, state.save,
         )  # fmt: skip
         self._write_bytes(body + _CRC.pack(zlib.crc32(body)), seal.slot * _STRIDE)
 
@@ -132,18 +132,18 @@ def _decode(slot: int, data: bytes) -> Seal | None:
     body, crc = data[: _RECORD.size], data[_RECORD.size : _RECORD.size + _CRC.size]
     if len(body) < _RECORD.size or crc != _CRC.pack(zlib.crc32(body)):
         return None
-    magic, version, own, flags, sequence, step, length, rank, world, number = _RECORD.unpack(body)
+    magic, version, own, flags, sequence, *rest = _RECORD.unpack(body)
     if (magic, version, own) != (_MAGIC, _VERSION, slot):
         return None
+    step, length, rank, world, generation, number, save = rest
     return Seal(
         slot=slot,
         sequence=sequence,
         sealed=bool(flags & _SEALED),
-        step=step,
+        state=State(RoundId(generation, number), step, save),
         length=length,
         rank=rank,
         world_size=world,
-        round=number,
         replicated=bool(flags & _REPLICATED),
         pieces=bool(flags & _PIECES),
     )

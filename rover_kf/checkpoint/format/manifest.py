@@ -14,14 +14,15 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import codec
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.format import checksum
 
 NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 64 << 20
 """Of a manifest; one of ten thousand ranks has 2 MiB."""
 
-_FOLDER = re.compile(r"step-([0-9]{12,18})-([0-9]{1,18})")
+_FOLDER = re.compile(r"step-([0-9]{12,18})-(?:([0-9]{1,18})-)?([0-9]{1,18})(?:-([0-9]{1,9}))?")
 _SAFE_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
 _RANK_FILE = re.compile(r"rank-[0-9]{5,9}(-[0-9a-f]+)?\.safetensors")
 
@@ -43,8 +44,12 @@ class RankFile:
 class Manifest:
     """A whole checkpoint."""
 
-    step: int
-    generation: int
+    owner: str
+    """``namespace/name`` of the job that saved it."""
+    state: State
+    """As it is stored."""
+    origin: State
+    """As it was saved: an older one where a round has stored again what it was restored from."""
     world_size: int
     replicated: bool
     """Every rank held the same shared tensors; the files have a part of them each."""
@@ -66,19 +71,23 @@ class Manifest:
 class CheckpointFolder:
     """A folder of the storage that is named like a checkpoint; it may hold a whole one or not.
 
-    In order of generation, then step: a newer round starts from the newest good step that there
-    was, so what an older one left above it was damaged, whatever its step.
+    In order of rounds, then steps: a newer round starts from the newest valid step that there was,
+    so what an older one left above it was damaged, whatever its step.
     """
 
-    generation: int
-    step: int
+    state: State
     location: str = dataclasses.field(compare=False)
     """A path or a URL, as a person would name it."""
 
     @property
+    def step(self) -> int:
+        """Of the state."""
+        return self.state.step
+
+    @property
     def name(self) -> str:
         """Its name below the job's place."""
-        return folder_name(self.step, self.generation)
+        return folder_name(self.state)
 
     @property
     def manifest_location(self) -> str:
@@ -86,9 +95,15 @@ class CheckpointFolder:
         return f"{self.location}/{NAME}"
 
 
-def folder_name(step: int, generation: int) -> str:
-    """The folder of a step saved by a generation."""
-    return f"step-{step:012d}-{generation}"
+def folder_name(state: State) -> str:
+    """The folder of a state: ``step-<step>-<generation>-<round>-<save>``.
+
+    Format 1 knew neither generations nor saves, and named its folders ``step-<step>-<round>``.
+    """
+    step, current = f"step-{state.step:012d}", state.round
+    if not current.generation and state.save == 1:
+        return f"{step}-{current.number}"
+    return f"{step}-{current.generation}-{current.number}-{state.save}"
 
 
 def file_name(rank: int, suffix: str = "") -> str:
@@ -110,9 +125,13 @@ def parse_folder(location: str) -> CheckpointFolder | None:
     """Read the name at the end of a path or URL; None if it is not ours."""
     name = location.rsplit("/", 1)[-1]
     match = _FOLDER.fullmatch(name)
-    found = CheckpointFolder(int(match[2]), int(match[1]), location) if match else None
+    if match is None:
+        return None
+    step, generation, number = (int(part or 0) for part in match.groups()[:3])
+    save = int(match[4] or 1)
+    found = CheckpointFolder(State(RoundId(generation, number), step, save), location)
     # Written in another way it would lead to another folder.
-    return found if found is not None and found.name == name else None
+    return found if found.name == name else None
 
 
 def is_safe_file_name(name: str) -> bool:
@@ -142,7 +161,7 @@ def from_bytes(data: bytes, folder: CheckpointFolder) -> Manifest:
         CorruptSnapshot: it is damaged, or belongs to another folder.
     """
     manifest = _decode(_checked_tree(data, folder), folder)
-    if (manifest.step, manifest.generation) != (folder.step, folder.generation):
+    if manifest.state != folder.state:
         raise errors.CorruptSnapshot(f"{folder.manifest_location} speaks of another checkpoint")
     strange = [file.name for file in manifest.files if not is_safe_file_name(file.name)]
     if strange:
@@ -169,11 +188,11 @@ def _checked_tree(data: bytes, folder: CheckpointFolder) -> Any:
 def _decode(tree: Any, folder: CheckpointFolder) -> Manifest:
     """Read what is undamaged: a part that cannot be read was written so."""
     stated = tree.get("format", FORMAT) if isinstance(tree, dict) else None
-    if stated != FORMAT:
+    if stated not in (1, FORMAT):
         raise _unknown(folder, f"it has format {stated}; this release reads {FORMAT}")
     try:
-        return codec.decode(Manifest, tree)
-    except (ValueError, TypeError, RecursionError, errors.ProtocolError) as cause:
+        return codec.decode(Manifest, _from_format_1(tree) if stated == 1 else tree)
+    except (ValueError, KeyError, TypeError, RecursionError, errors.ProtocolError) as cause:
         raise _unknown(folder, str(cause)) from cause
 
 
@@ -182,6 +201,14 @@ def _unknown(folder: CheckpointFolder, reason: str) -> errors.UnknownFormat:
         f"{folder.manifest_location} is undamaged, but this release cannot read it: {reason}. "
         "Restore it with the release that wrote it; it is not removed here"
     )
+
+
+def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
+    """The same with a state in place of its step and its round, which was called generation."""
+    rest = {name: content[name] for name in content if name not in ("step", "generation")}
+    state = State(RoundId(0, content["generation"]), content["step"])
+    name = codec.encode(state)
+    return {**rest, "owner": "", "state": name, "origin": name, "format": FORMAT}
 
 
 def _canonical(data: Any) -> bytes:

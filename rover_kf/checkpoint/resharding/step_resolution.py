@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which step all ranks restore, and each from where; pure. The coordinator asks it once a round.
 
-A state is told by its step and by the round that made it: after a rollback the same step comes
-again, and ranks must not mix the two.
+States are compared as they were saved (rover_kf.api.states), never by their steps alone: after a
+rollback the same step comes again, and ranks must not mix the two.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import RestoreStepReply, RestoreStepRequest, SlotInfo
+from rover_kf.api.states import State
 from rover_kf.checkpoint import rank_ranges
-
-Key = tuple[int, int]
-"""Step, round."""
 
 _MAX_OTHERS = 2
 """Holders that a rank may turn to where the first one does not give; of a large world there are
@@ -27,7 +25,8 @@ thousands."""
 class StoredStep:
     """The newest good checkpoint on storage."""
 
-    step: int
+    origin: State
+    """As it was saved."""
     path: str
     fits: bool
     """Whether the asking world can restore it."""
@@ -59,10 +58,10 @@ def resolve(
     world_size = len(requests)
     holdings = _collect_holdings(requests, absent)
     chosen = _newest_complete(holdings, world_size)
-    if stored is not None and (not chosen or stored.step > chosen[0].step):
+    if stored is not None and (not chosen or stored.origin > chosen[0].state):
         if not stored.fits:
             raise _wrong_world(stored.world_size, world_size)
-        reply = RestoreStepReply(stored.step, "storage", path=stored.path)
+        reply = RestoreStepReply(stored.origin, "storage", path=stored.path)
         return {request.rank: reply for request in requests}
     if not chosen:
         if holdings:
@@ -78,15 +77,15 @@ def resolve(
 
 def newest_in_memory(
     requests: Sequence[RestoreStepRequest], absent: Sequence[SlotInfo] = ()
-) -> int:
-    """The newest step that memory alone can restore; 0: none.
+) -> State | None:
+    """The newest state that memory alone can restore; None: there is none.
 
     Args:
         requests: one of each rank of the round.
         absent: as for ``resolve``.
     """
     chosen = _newest_complete(_collect_holdings(requests, absent), len(requests))
-    return chosen[0].step if chosen else 0
+    return chosen[0].state if chosen else None
 
 
 def _collect_holdings(
@@ -101,18 +100,18 @@ def _newest_complete(holdings: Sequence[SlotInfo], world_size: int) -> Sequence[
     While a world of another size is being restored both worlds' parts of one step are around: they
     count apart, and are whole apart.
     """
-    states: dict[tuple[Key, int], list[SlotInfo]] = {}
+    states: dict[tuple[State, int], list[SlotInfo]] = {}
     for holding in holdings:
         saved = 0 if holding.replicated else holding.world_size
         if holding.replicated or holding.pieces or saved == world_size:
-            states.setdefault(((holding.step, holding.origin_round), saved), []).append(holding)
+            states.setdefault((holding.state, saved), []).append(holding)
     whole = [
-        (key, saved == world_size, saved == 0, found)
-        for (key, saved), found in states.items()
+        (state, saved == world_size, saved == 0, found)
+        for (state, saved), found in states.items()
         if len({holding.rank for holding in found}) >= saved
     ]
     # What one pod has all of needs no other one.
-    return max(whole, key=lambda state: state[:3])[3] if whole else ()
+    return max(whole, key=lambda item: item[:3])[3] if whole else ()
 
 
 def _choose_source(request: RestoreStepRequest, chosen: Sequence[SlotInfo]) -> RestoreStepReply:
@@ -120,14 +119,14 @@ def _choose_source(request: RestoreStepRequest, chosen: Sequence[SlotInfo]) -> R
         return _all_ranks(request, chosen)
     for holding in request.slots:
         if holding in chosen and (holding.replicated or holding.rank == request.rank):
-            return RestoreStepReply(holding.step, "memory", (holding,))
+            return RestoreStepReply(holding.state, "memory", (holding,))
     holders = [h for h in chosen if h.replicated or h.rank == request.rank]
     # Spread the load of many newcomers over those who hold it.
     holders.sort(key=lambda h: h.rank)
     at = request.rank % len(holders)
     holding, *others = (*holders[at:], *holders[:at])
     return RestoreStepReply(
-        holding.step, "peer", (holding,), alternatives=tuple(others[:_MAX_OTHERS])
+        holding.state, "peer", (holding,), alternatives=tuple(others[:_MAX_OTHERS])
     )
 
 
@@ -141,18 +140,18 @@ def _all_ranks(request: RestoreStepRequest, chosen: Sequence[SlotInfo]) -> Resto
     first = request.rank % chosen[0].world_size
     ordered = (by_rank[first], *(h for rank, h in sorted(by_rank.items()) if rank != first))
     source = "memory" if own.issuperset(ordered) else "peer"
-    return RestoreStepReply(chosen[0].step, source, ordered)
+    return RestoreStepReply(chosen[0].state, source, ordered)
 
 
 def _incomplete(holdings: Sequence[SlotInfo], world_size: int) -> errors.CheckpointError:
-    newest = max(holdings, key=lambda holding: (holding.step, holding.origin_round))
+    newest = max(holdings, key=lambda holding: holding.state)
     if not newest.pieces and newest.world_size != world_size:
         return _wrong_world(newest.world_size, world_size)
-    key = (newest.step, newest.origin_round, newest.world_size)
-    held = {h.rank for h in holdings if (h.step, h.origin_round, h.world_size) == key}
+    key = (newest.state, newest.world_size)
+    held = {h.rank for h in holdings if (h.state, h.world_size) == key}
     lacking = sorted(set(range(newest.world_size)) - held)
     return errors.CheckpointError(
-        f"step {newest.step} lacks ranks {rank_ranges.format_ranks(lacking)} of "
+        f"{newest.state} lacks ranks {rank_ranges.format_ranks(lacking)} of "
         f"{newest.world_size}: they "
         "were lost with their pods and those that kept replicas, and no checkpoint is on storage. "
         "Start the job anew, with checkpoint.path set so that it can go back to storage"

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import RestoreStepReply, RestoreStepRequest, SlotInfo
-from rover_kf.checkpoint.format import manifest
+from rover_kf.api.states import State
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
 from rover_kf.checkpoint.resharding.step_resolution import (
     StoredStep,
@@ -31,8 +32,9 @@ def select_step(
     requests: Sequence[RestoreStepRequest],
     absent: Sequence[SlotInfo],
     warn: Callable[[str], None],
-    committed_step: int | None = None,
     *,
+    scanned: bool = False,
+    committed: State | None = None,
     pause: Pause = time.sleep,
 ) -> Mapping[int, RestoreStepReply]:
     """Each rank's answer (checkpoint.resolve). Blocks: call it in a thread.
@@ -42,10 +44,9 @@ def select_step(
         requests: one of each rank of the round.
         absent: slots of pods that take no part any more but still serve them.
         warn: is told of each checkpoint on storage that is damaged, and of reads that fail.
-        committed_step: newest step that is committed there, as far as who commits has seen; 0:
-            none; None:
-            storage has not been looked at. Storage is not asked where memory is as new: a restart
-            in place need not wait for it.
+        scanned: whether it is known what is committed. Storage is not asked where memory is as
+            new: a restart in place need not wait for it.
+        committed: the newest state that is, as it was saved; None: none is, or it is not known.
         pause: before what could not be read is tried again.
 
     Raises:
@@ -55,7 +56,7 @@ def select_step(
             or there is state, but of another world size than this one can restore.
     """
     above = newest_in_memory(requests, absent)
-    if committed_step is not None and above and committed_step <= above:
+    if scanned and above is not None and (committed is None or committed <= above):
         return resolve(requests, None, absent)
     return resolve(requests, _newest_valid(storage, above, requests, warn, pause), absent)
 
@@ -68,22 +69,35 @@ def same_step_on_storage(
     Raises:
         StorageError: storage cannot be read.
     """
-    for folder in storage.complete_folders() if storage is not None else ():
-        if (folder.step, folder.generation) == state_of(choice):
-            return RestoreStepReply(choice.step, "storage", path=folder.location)
+    if storage is None or choice.state is None:
+        return None
+    for folder in storage.complete_folders():
+        if folder.step == choice.state.step and _has_origin(storage, folder, choice.state):
+            found = dataclasses.replace(choice, source="storage", path=folder.location)
+            return dataclasses.replace(found, slots=(), alternatives=())
     return None
+
+
+def _has_origin(storage: StoredCheckpoints, folder: CheckpointFolder, state: State) -> bool:
+    """Whether a checkpoint holds a state; it is read only where its name does not say so."""
+    if folder.state.save:
+        return folder.state == state
+    try:
+        return storage.read_manifest(folder).origin == state
+    except errors.CorruptSnapshot:
+        return False
 
 
 def _newest_valid(
     storage: StoredCheckpoints | None,
-    above: int,
+    above: State | None,
     requests: Sequence[RestoreStepRequest],
     warn: Callable[[str], None],
     pause: Pause,
 ) -> StoredStep | None:
-    """The newest checkpoint that is whole to the last byte, if newer than that step (0: any)."""
+    """The newest checkpoint that is whole to the last byte, if newer than that (None: any)."""
     world_size = len(requests)
-    refused = {step for request in requests for step in request.rejected_steps}
+    refused = {state for request in requests for state in request.rejected}
     # With nothing in memory, to begin anew would in the end replace what is on storage.
     if storage is None:
         return None
@@ -91,27 +105,37 @@ def _newest_valid(
         folders = storage.complete_folders()
     except errors.StorageError as error:
         warn(str(error))
-        if not above:
+        if above is None:
             raise
         return None
     wrong: list[str] = []
     for folder in reversed(folders):
-        if (above and folder.step <= above) or folder.step in refused:
+        if folder.state in refused:
             continue
+        if _is_covered(folder.state, above):
+            return None
         try:
             found = _verify_with_retries(storage, folder, warn, pause)
         except errors.CorruptSnapshot as error:
             warn(f"{folder.name} cannot be restored, trying an older one: {error}")
             wrong.append(str(error))
             continue
-        return StoredStep(found.step, folder.location, found.fits(world_size), found.world_size)
-    if wrong and not above:
+        if _is_covered(found.origin, above):
+            return None  # whatever is older was left behind by the round that stored this one
+        if found.origin not in refused:
+            fits = found.fits(world_size)
+            return StoredStep(found.origin, folder.location, fits, found.world_size)
+    if wrong and above is None:
         raise errors.CheckpointError(
             f"none of the {len(wrong)} checkpoints on storage can be restored, and none is in "
             f"memory. Of the newest: {wrong[0]}. Bring its files back, or begin anew with another "
             f"{names.PREFIX}checkpoint.path"
         )
     return None
+
+
+def _is_covered(state: State, above: State | None) -> bool:
+    return above is not None and state <= above
 
 
 def _verify_with_retries(
@@ -136,11 +160,3 @@ def _verify_with_retries(
             f"{error}. Nothing older is restored as long as {folder.name} is there and cannot be "
             f"read. If it stays so, remove it: rover-kf checkpoint rm {place} {folder.name} --force"
         ) from error
-
-
-def state_of(choice: RestoreStepReply) -> tuple[int | None, int]:
-    """Step and round of the state that was chosen."""
-    if choice.slots:
-        return choice.step, choice.slots[0].origin_round
-    named = manifest.parse_folder(choice.path.rstrip("/"))
-    return choice.step, named.generation if named is not None else -1

@@ -12,12 +12,14 @@ import contextlib
 import errno
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.format import checksum, chunks, manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
-from rover_kf.checkpoint.storage import storage_protocol, verification
+from rover_kf.checkpoint.storage import claim, storage_protocol, verification
+from rover_kf.checkpoint.storage.claim import Claim
 from rover_kf.checkpoint.storage.direct_io import DirectFile
 from rover_kf.checkpoint.storage.retention import KEEP_NEWEST, RetentionExceptions
 from rover_kf.checkpoint.storage.syscalls import Syscalls
@@ -41,6 +43,8 @@ def explain_os_error(cause: OSError) -> str:
 
 
 _PART = ".part"
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""What file systems without hard links answer (FAT, SMB, many in user space)."""
 
 
 class DirectoryStorage:
@@ -52,14 +56,20 @@ class DirectoryStorage:
     """
 
     def __init__(self, root: pathlib.Path, files: Syscalls | None = None) -> None:
-        self.root = root
+        self.root, self.location = root, str(root)
         self._files = files or Syscalls()
 
-    def folder(self, step: int, generation: int) -> CheckpointFolder:
+    def claim(self, stated: Claim) -> None:
+        """Claim the job's folder, or check that the claim still holds."""
+        claim.claim(self, stated)
+
+    def last_generation(self) -> int:
+        """The greatest generation that has claimed the folder; 0: none has."""
+        return claim.last_generation(self)
+
+    def folder(self, state: State) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
-        return CheckpointFolder(
-            generation, step, str(self.root / manifest.folder_name(step, generation))
-        )
+        return CheckpointFolder(state, str(self.root / manifest.folder_name(state)))
 
     def write_rank(
         self, folder: CheckpointFolder, rank: int, content: Iterable[memoryview], length: int
@@ -81,13 +91,11 @@ class DirectoryStorage:
 
     def write_manifest(self, content: Manifest) -> CheckpointFolder:
         """Make the folder a checkpoint; safe when it returns."""
-        folder = self.folder(content.step, content.generation)
-        encoded = memoryview(manifest.to_bytes(content))
-        with _storage_errors(f"{folder.manifest_location} cannot be written"):
-            verification.check_reported(content, folder, self.sizes(folder))
-            path = self._manifest_path(folder)
-            with self._staged(path, iter([encoded])) as (part, _):
-                self._publish(part, path)
+        folder, encoded = self.folder(content.state), manifest.to_bytes(content)
+        verification.check_reported(content, folder, self.sizes(folder))
+        if not self._create(self._manifest_path(folder), encoded):
+            verification.check_same(self.read_manifest(folder), content, folder)
+            self.ensure_durable(folder)
         return folder
 
     def ensure_durable(self, folder: CheckpointFolder) -> None:
@@ -164,14 +172,14 @@ class DirectoryStorage:
         self,
         keep: int,
         *,
-        generation: int,
+        current: RoundId,
         spare: RetentionExceptions = KEEP_NEWEST,
         below: int = 0,
     ) -> tuple[CheckpointFolder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         folders, whole, refused = self._scan()
         kept, doomed, unread = verification.filter_valid(
-            self.load, folders, whole, keep=keep, generation=generation, spare=spare, below=below
+            self.load, folders, whole, keep=keep, current=current, spare=spare, below=below
         )
         removals = map(self._try_remove, doomed)
         refused += [*unread, *(error for error in removals if error is not None)]
@@ -257,6 +265,85 @@ class DirectoryStorage:
     def _publish(self, part: pathlib.Path, path: pathlib.Path) -> None:
         self._files.rename(part, path)
         self._files.sync_folder(path.parent)
+
+    # -- small files, whole or not there ---------------------------------------------------------
+
+    def read_small(self, name: str) -> bytes | None:
+        """A file's bytes; None if there is none."""
+        path = self.root / name
+        with _storage_errors(f"{path} cannot be read"):
+            return _read_bounded(path) if self._files.size(path) is not None else None
+
+    def create_small(self, name: str, content: bytes) -> bool:
+        """Write a file, safe when it returns; False if there is one of that name."""
+        path = self.root / name
+        with _storage_errors(f"{path.parent} cannot be made"):
+            self._make_folder(path.parent)
+        return self._create(path, content)
+
+    def replace_small(self, name: str, content: bytes) -> None:
+        """Write a file in place of the one that is there, safe when it returns."""
+        path = self.root / name
+        with (
+            _storage_errors(f"{path} cannot be written"),
+            self._staged(path, iter([memoryview(content)])) as (part, _),
+        ):
+            self._publish(part, path)
+
+    def list_small(self, folder: str) -> Collection[str]:
+        """Names of the files of a folder; none if there is no such folder."""
+        path = self.root / folder
+        with _storage_errors(f"{path} cannot be listed"):
+            try:
+                return tuple(item.name for item in path.iterdir())
+            except (FileNotFoundError, NotADirectoryError):
+                return ()
+
+    def remove_small(self, name: str) -> None:
+        """Remove a file; one that is gone is no error."""
+        path = self.root / name
+        with _storage_errors(f"{path} cannot be removed"):
+            self._files.remove(path)
+
+    def _create(self, path: pathlib.Path, content: bytes) -> bool:
+        """Write a file unless one of that name is there; it is never replaced."""
+        pieces = iter([memoryview(content)])
+        with _storage_errors(f"{path} cannot be written"):
+            if self._files.size(path) is not None:
+                return False
+            with self._staged(path, pieces) as (part, _):
+                try:
+                    # Not a rename: that would replace what another coordinator has put there.
+                    self._files.link(part, path)
+                except FileExistsError:
+                    self._files.remove(part)
+                    return False
+                except OSError as cause:
+                    if cause.errno not in _NO_LINKS:
+                        raise
+                    if not self._create_in_place(path, content):
+                        return False
+                self._files.remove(part)
+            self._files.sync_folder(path.parent)
+        return True
+
+    def _create_in_place(self, path: pathlib.Path, content: bytes) -> bool:
+        """As _create where names cannot be linked. A crash may leave half of it under its name.
+
+        A manifest has a checksum: half of one is damage, which is never restored nor replaced.
+        """
+        try:
+            descriptor = self._files.create(path)
+        except FileExistsError:
+            return False
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[self._files.write(descriptor, left) :]
+            self._files.sync(descriptor)
+        finally:
+            self._files.close(descriptor)
+        return True
 
 
 def _open_file(path: pathlib.Path) -> int:

@@ -8,16 +8,16 @@ the manifest is put only where there is none, so that of two coordinators one ha
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from rover_kf import errors
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.format import checksum, manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
-from rover_kf.checkpoint.storage import credentials, storage_protocol, verification
+from rover_kf.checkpoint.storage import claim, credentials, storage_protocol, verification
 from rover_kf.checkpoint.storage.bucket import Bucket, ObjectInfo, Timeouts
+from rover_kf.checkpoint.storage.claim import Claim
 from rover_kf.checkpoint.storage.retention import KEEP_NEWEST, RetentionExceptions
 
 
@@ -30,7 +30,7 @@ class ObjectStorage:
     """
 
     def __init__(self, url: str, timeouts: Timeouts | None = None) -> None:
-        self.url = url.rstrip("/")
+        self.url = self.location = url.rstrip("/")
         self._timeouts = timeouts or Timeouts()
         self._opened: tuple[Mapping[str, str], Bucket] | None = None
         """With the mounted credentials that it was opened with."""
@@ -46,11 +46,17 @@ class ObjectStorage:
             opened = self._opened = keys, Bucket(self.url, self._timeouts, keys)
         return opened[1]
 
-    def folder(self, step: int, generation: int) -> CheckpointFolder:
+    def claim(self, stated: Claim) -> None:
+        """Claim the job's folder, or check that the claim still holds."""
+        claim.claim(self, stated)
+
+    def last_generation(self) -> int:
+        """The greatest generation that has claimed the folder; 0: none has."""
+        return claim.last_generation(self)
+
+    def folder(self, state: State) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
-        return CheckpointFolder(
-            generation, step, f"{self.url}/{manifest.folder_name(step, generation)}"
-        )
+        return CheckpointFolder(state, f"{self.url}/{manifest.folder_name(state)}")
 
     def write_rank(
         self, folder: CheckpointFolder, rank: int, content: Iterable[memoryview], length: int
@@ -70,11 +76,10 @@ class ObjectStorage:
 
     def write_manifest(self, content: Manifest) -> CheckpointFolder:
         """Make the folder a checkpoint; safe when it returns."""
-        folder = self.folder(content.step, content.generation)
-        encoded = manifest.to_bytes(content)
+        folder, encoded = self.folder(content.state), manifest.to_bytes(content)
         verification.check_reported(content, folder, self.sizes(folder))
         if not self._bucket.create(_manifest_key(folder), encoded):
-            self._check_equal(folder, content)
+            verification.check_same(self.read_manifest(folder), content, folder)
         return folder
 
     def ensure_durable(self, folder: CheckpointFolder) -> None:
@@ -120,7 +125,7 @@ class ObjectStorage:
         self,
         keep: int,
         *,
-        generation: int,
+        current: RoundId,
         spare: RetentionExceptions = KEEP_NEWEST,
         below: int = 0,
     ) -> tuple[CheckpointFolder, ...]:
@@ -129,7 +134,7 @@ class ObjectStorage:
         whole = {folder for folder in tree if manifest.NAME in tree[folder]}
         kept, doomed, unread = verification.filter_valid(
             lambda folder: self._load_cached(folder, tree[folder]),
-            tree, whole, keep=keep, generation=generation, spare=spare, below=below,
+            tree, whole, keep=keep, current=current, spare=spare, below=below,
         )  # fmt: skip
         self._manifests = {folder: self._manifests[folder] for folder in kept}
         for folder in doomed:
@@ -174,13 +179,27 @@ class ObjectStorage:
                 found.setdefault(folder, {})[rest] = item
         return found
 
-    def _check_equal(self, folder: CheckpointFolder, content: Manifest) -> None:
-        there = manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
-        if dataclasses.replace(there, saved_at=content.saved_at) != content:
-            raise errors.StorageError(
-                f"{folder.manifest_location} was written by another coordinator with other files; "
-                "it stays, this one's step is not committed"
-            )
+    # -- small objects ---------------------------------------------------------------------------
+
+    def read_small(self, name: str) -> bytes | None:
+        """An object's bytes; None if there is none."""
+        return self._bucket.read(name) if self._bucket.has(name) else None
+
+    def create_small(self, name: str, content: bytes) -> bool:
+        """Write an object; False if there is one of that name."""
+        return self._bucket.create(name, content)
+
+    def replace_small(self, name: str, content: bytes) -> None:
+        """Write an object in place of the one that is there."""
+        self._bucket.write_stream(name, iter([memoryview(content)]), len(content))
+
+    def list_small(self, folder: str) -> Collection[str]:
+        """Names of the objects below a prefix."""
+        return tuple(key.removeprefix(f"{folder}/") for key in self._bucket.list_objects(folder))
+
+    def remove_small(self, name: str) -> None:
+        """Remove an object; one that is gone is no error."""
+        self._bucket.delete([name])
 
 
 def _manifest_key(folder: CheckpointFolder) -> str:

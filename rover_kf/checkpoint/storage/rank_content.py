@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from rover_kf.api.states import State
 from rover_kf.checkpoint.format import chunks
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, RankFile
 from rover_kf.system import shared_volume
@@ -58,7 +59,7 @@ class SlotContent:
 class SlotFileWriter(Protocol):
     """Where ranks' files are written from slots."""
 
-    def folder(self, step: int, generation: int) -> CheckpointFolder:
+    def folder(self, state: State) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
 
     def write_slot(

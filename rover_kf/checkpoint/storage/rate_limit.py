@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from rover_kf.api.states import State
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, RankFile
 from rover_kf.checkpoint.storage.rank_content import SlotContent
 from rover_kf.checkpoint.storage.storage_protocol import RankWriter
@@ -26,9 +27,9 @@ class RateLimitedWriter:
     def __init__(self, writer: RankWriter, limiter: RateLimiter) -> None:
         self._writer, self._limiter = writer, limiter
 
-    def folder(self, step: int, generation: int) -> CheckpointFolder:
+    def folder(self, state: State) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
-        return self._writer.folder(step, generation)
+        return self._writer.folder(state)
 
     def write_slot(
         self, folder: CheckpointFolder, rank: int, content: SlotContent

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.states import RoundId
 from rover_kf.checkpoint.format.manifest import CheckpointFolder
 
 
@@ -79,7 +80,7 @@ def deletable(
     unfinished: Iterable[CheckpointFolder] = (),
     *,
     keep: int,
-    generation: int,
+    current: RoundId,
     spared: Collection[CheckpointFolder] = (),
     below: int = 0,
 ) -> tuple[CheckpointFolder, ...]:
@@ -90,18 +91,18 @@ def deletable(
         valid: of these, the whole checkpoints.
         unfinished: of these, those without a manifest.
         keep: how many of the newest good ones stay; the newest one always does.
-        generation: of the running round.
+        current: the running round.
         spared: good ones that stay besides.
-        below: a step of this generation; nobody writes an older one any more.
+        below: a step of this round; nobody writes an older one any more.
 
     Returns:
-        Unfinished ones of this generation below that step; good ones beyond ``keep`` that are not
+        Unfinished ones of this round below that step; good ones beyond ``keep`` that are not
         spared; and of the others (unfinished or damaged) those that nobody can be writing any more:
-        of an older generation, or of an older step than the newest good one of this generation.
+        of an older round, or older than the newest good one of its round.
         With nothing good at all, the first alone: a damaged checkpoint may be all that a person has
         left.
     """
-    given_up = {f for f in unfinished if f.generation == generation and f.step < below}
+    given_up = {f for f in unfinished if f.state.round == current and f.step < below}
     if not valid:
         return tuple(sorted(given_up))
     kept = sorted(valid)[-max(keep, 1) :]
@@ -114,7 +115,7 @@ def deletable(
         and (
             folder in valid
             or folder in given_up
-            or folder.generation < generation
-            or (newest.generation == folder.generation and folder.step < newest.step)
+            or folder.state.round < current
+            or (newest.state.round == folder.state.round and folder < newest)
         )
     )

@@ -13,14 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from rover_kf import errors
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
+from rover_kf.checkpoint.storage.claim import Claim
 from rover_kf.checkpoint.storage.retention import KEEP_NEWEST, RetentionExceptions
 
 
 class RankWriter(Protocol):
     """The part of a Storage that writes ranks' files."""
 
-    def folder(self, step: int, generation: int) -> CheckpointFolder:
+    def folder(self, state: State) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
 
     def write_rank(
@@ -51,14 +53,31 @@ class RankWriter(Protocol):
 class StoredCheckpoints(Protocol):
     """The checkpoints of one job, but for how ranks' files come there."""
 
-    def folder(self, step: int, generation: int) -> CheckpointFolder:
+    def claim(self, stated: Claim) -> None:
+        """Claim the job's folder, or check that the claim still holds; before each change.
+
+        Raises:
+            NotOwner: another job owns the folder.
+            Superseded: a later coordinator of this job has replaced this one.
+            StorageError: the storage refused.
+        """
+
+    def last_generation(self) -> int:
+        """The greatest generation that has claimed the folder; 0: none has.
+
+        Raises:
+            StorageError: the storage cannot be read.
+        """
+
+    def folder(self, state: State) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
 
     def write_manifest(self, content: Manifest) -> CheckpointFolder:
-        """Make the folder a checkpoint; safe when it returns.
+        """Make the folder a checkpoint; safe when it returns. A manifest is never replaced.
 
         Raises:
-            StorageError: the storage refused, or a rank's file is not there whole.
+            StorageError: the storage refused, a rank's file is not there whole, or another
+                coordinator has made it a checkpoint of other files.
         """
 
     def ensure_durable(self, folder: CheckpointFolder) -> None:
@@ -134,7 +153,7 @@ class StoredCheckpoints(Protocol):
         self,
         keep: int,
         *,
-        generation: int,
+        current: RoundId,
         spare: RetentionExceptions = KEEP_NEWEST,
         below: int = 0,
     ) -> tuple[CheckpointFolder, ...]:
@@ -142,13 +161,14 @@ class StoredCheckpoints(Protocol):
 
         Args:
             keep: how many of the newest whole checkpoints stay; at least one does.
-            generation: of the running round: unfinished folders of older ones are leftovers.
+            current: the running round: unfinished folders of older ones are leftovers.
             spare: which others stay.
             below: a step that every rank of the running round has come to: unfinished folders of
                 its older ones are leftovers, too.
 
         Raises:
             StorageError: the storage refused.
+            Superseded: a later round is there: this coordinator was replaced.
         """
 
 

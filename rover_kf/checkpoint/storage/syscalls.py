@@ -65,6 +65,10 @@ class Syscalls:
         """Put a file in another's place, at once."""
         source.replace(target)
 
+    def link(self, source: pathlib.Path, target: pathlib.Path) -> None:
+        """Give a file a second name, at once; a name that is taken is an error."""
+        target.hardlink_to(source)
+
     def sync_folder(self, path: pathlib.Path) -> None:
         """Wait until the folder's names are on the storage."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.api import names
+from rover_kf.api.states import RoundId
 from rover_kf.checkpoint.format import checksum, chunks, manifest, snapshot
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.format.snapshot import Snapshot
@@ -66,7 +67,7 @@ def filter_valid(
     whole: Collection[CheckpointFolder],
     *,
     keep: int,
-    generation: int,
+    current: RoundId,
     spare: RetentionExceptions,
     below: int,
 ) -> tuple[
@@ -81,14 +82,15 @@ def filter_valid(
         folders: all of the job's.
         whole: of these, those with a manifest.
         keep: as for ``storage.collect``, and so are the others.
-        generation: of the running round.
+        current: the running round.
         spare: which others stay.
         below: a step that every rank has come to.
 
     Raises:
-        StorageError: the storage as a whole cannot be read, or another job writes there.
+        StorageError: the storage as a whole cannot be read.
+        Superseded: a later round is there: this coordinator was replaced.
     """
-    _check_same_job(whole, generation)
+    _check_newest(whole, current)
     found, unread = load_valid(load, sorted(whole))
     spared = spare.select({folder: content.metrics for folder, content in found.items()})
     doomed = retention.deletable(
@@ -96,7 +98,7 @@ def filter_valid(
         tuple(found),
         set(folders) - set(whole),
         keep=keep,
-        generation=generation,
+        current=current,
         spared=spared,
         below=below,
     )
@@ -105,14 +107,12 @@ def filter_valid(
     return kept, doomed, tuple(unread.values())
 
 
-def _check_same_job(whole: Collection[CheckpointFolder], generation: int) -> None:
+def _check_newest(whole: Collection[CheckpointFolder], current: RoundId) -> None:
     newest = max(whole, default=None)
-    if newest is not None and newest.generation > generation:
-        # A job's rounds are counted on from what it finds at its start.
-        raise errors.StorageError(
-            f"{newest.location} is of round {newest.generation}, and this job is in round "
-            f"{generation}: another job of this name writes to the same place, and will remove "
-            f"this one's checkpoints; give one of them another {names.PREFIX}checkpoint.path"
+    if newest is not None and newest.state.round > current:
+        raise errors.Superseded(
+            f"{newest.location} was saved after round {current}, in which this coordinator is: it "
+            "was replaced, and removes nothing"
         )
 
 
@@ -194,6 +194,19 @@ def check_reported(content: Manifest, folder: CheckpointFolder, sizes: Mapping[s
             raise errors.StorageError(
                 f"{folder.location}/{file.name} has {found} bytes, {file.length} were reported"
             )
+
+
+def check_same(there: Manifest, content: Manifest, folder: CheckpointFolder) -> None:
+    """Compare a manifest that is there with the one that was to be written.
+
+    Raises:
+        StorageError: it names other files; an answer that was lost leads to the same one.
+    """
+    if dataclasses.replace(there, saved_at=content.saved_at) != content:
+        raise errors.StorageError(
+            f"{folder.manifest_location} was written by another coordinator with other files; it "
+            "stays, and this one's step is not committed"
+        )
 
 
 def check_sizes(folder: CheckpointFolder, content: Manifest, sizes: Mapping[str, int]) -> None:

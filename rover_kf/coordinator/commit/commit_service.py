@@ -9,6 +9,7 @@ a coordinator that was killed and started again is told of them by all pods' sid
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 import time
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
+from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import (
     PersistAborted,
@@ -29,15 +31,17 @@ from rover_kf.api.checkpoints import (
     WaitRequest,
 )
 from rover_kf.api.replication import SealAck
+from rover_kf.api.states import RoundId, State
 from rover_kf.api.status import Ack
-from rover_kf.checkpoint import commit, rank_ranges
+from rover_kf.checkpoint import rank_ranges
 from rover_kf.checkpoint.resharding import step_selection
 from rover_kf.checkpoint.resharding.step_resolution import newest_in_memory
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
 from rover_kf.coordinator.commit import storage_scan
-from rover_kf.coordinator.commit.committer import Committer
+from rover_kf.coordinator.commit.committer import Committer, Resumed
 from rover_kf.coordinator.commit.persist_scheduler import PersistScheduler
 from rover_kf.coordinator.commit.sealed_steps import SavingRanks, SealedSteps
+from rover_kf.coordinator.commit.storage_scan import StorageScan
 from rover_kf.coordinator.commit.undurable import UndurableState
 from rover_kf.coordinator.replica_comparison import ReplicaComparison
 from rover_kf.coordinator.replication.peer_copy import PeerCopyClient
@@ -97,12 +101,17 @@ class CommitService:
     @property
     def sealed_step(self) -> int | None:
         """Newest step in memory that the round could restore."""
-        return self._sealed_steps.step
+        return self._sealed_steps.newest.step if self._sealed_steps.newest else None
 
     @property
     def durable_step(self) -> int | None:
         """Newest committed step on storage."""
-        return self._committer.step
+        return self._committer.committed.state.step if self._committer.committed else None
+
+    @property
+    def rejection(self) -> str:
+        """Why this job may not use its storage; empty: it may, as far as is known."""
+        return self._committer.rejection
 
     @property
     def storage_rate(self) -> float:
@@ -119,23 +128,39 @@ class CommitService:
         """What can never become durable."""
         return self._undurable
 
-    async def first_generation(self) -> int:
-        """Number of the first round: above everything that is on storage. Call it once.
+    async def scan_storage(self) -> StorageScan:
+        """What storage holds. Call it once, before ``begin``.
 
-        A storage that cannot be read in time is told as a Warning; memory goes on.
+        A storage that cannot be read in time is reported as a Warning; memory goes on.
         """
-        found = await storage_scan.scan(self._storage) if self._storage is not None else None
+        found = StorageScan()
+        if self._storage is not None:
+            found = await storage_scan.scan(self._storage)
         await self._barrier.load_plan()
+        self._committer.resume_from(self._barrier.resumed_from)
         self._replication.load_locations()
-        if found is None:
-            return 1
         if found.error:
             self._warn(found.error)
-        self._committer.on_scan(found, self._barrier.resumed_from)
-        return found.generation
+        if self._storage is not None:
+            self._committer.on_scan(found)
+        return found
 
-    def _on_committed(self, key: commit.Key) -> None:
-        self._scheduler.on_committed(key)
+    async def claim(self) -> None:
+        """Claim the job's folder. A storage that does not answer is asked again at a commit."""
+        if self._committer.has_scanned:
+            try:
+                await self._committer.claim()
+            except errors.NotOwner as error:
+                _log.warning("%s", error)  # it ends the job, which reports it
+            except errors.StorageError as error:
+                self._warn(str(error))
+
+    def set_generation(self, generation: int) -> None:
+        """This coordinator has that generation from now on."""
+        self._committer.generation = self._barrier.generation = generation
+
+    def _on_committed(self, state: State) -> None:
+        self._scheduler.on_committed(state)
         self._poll.notify()
 
     def routes(self) -> list[web.RouteDef]:
@@ -155,8 +180,8 @@ class CommitService:
     async def _on_sealed(self, request: web.Request) -> web.Response:
         sealed = await read(request, SlotSealed)
         if self._sealed_steps.add(sealed):
-            key = (sealed.round, sealed.step)
-            is_safe = sealed.restored and self._committer.is_durable(sealed.step)
+            key = sealed.stored_as
+            is_safe = sealed.is_restored and self._committer.is_durable(key)
             if not is_safe and not self._committer.is_committed(key):
                 self._scheduler.on_sealed(key)
             holdings = self._sealed_steps.holdings(key)
@@ -164,14 +189,14 @@ class CommitService:
             alike = self._sealed_steps.is_replicated(key)
             whole = alike or len(holdings) == sealed.world_size
             # A restored slot keeps the round that it was sealed in, its replica would have another.
-            if (self._peer_copy or not alike) and whole and not sealed.restored:
+            if (self._peer_copy or not alike) and whole and not sealed.is_restored:
                 self._replication.on_sealed(key, holdings)
             elif whole and not alike:
                 self._replication.on_restored(holdings)
             elif alike and self._sealed_steps.pod_count(key) > 1:
-                self._replication.on_replicated(sealed.step)
+                self._replication.on_replicated(key)
             if self._peer_copy is None and self._sealed_steps.pod_count(key) == 1:
-                self._replication.on_single_pod(sealed.step)
+                self._replication.on_single_pod(key)
             self._poll.notify()
         if idle := self._saving_ranks.ranks_not_saving(sealed, time.monotonic()):
             self._warn(
@@ -205,15 +230,15 @@ class CommitService:
         return reply(found or PersistOrder(asked.after, None, in_progress=asked.pins_slots))
 
     async def _on_given_up(self, request: web.Request) -> web.Response:
-        told = await read(request, PersistAborted)
-        _log.info("rank %d gives up step %d: %s", told.rank, told.step, told.reason)
-        key, now = (told.round, told.step), time.monotonic()
-        self._scheduler.aborted(key, now=now, pause=told.pause_seconds)
-        if self._committer.has_waiters and not told.pause_seconds:
-            self._scheduler.expedite()  # a newer step has replaced it, and is as good to who waits
+        aborted = await read(request, PersistAborted)
+        _log.info("rank %d gives up %s: %s", aborted.rank, aborted.state, aborted.reason)
+        now = time.monotonic()
+        self._scheduler.aborted(aborted.state, now=now, pause=aborted.pause_seconds)
+        if self._committer.has_waiters and not aborted.pause_seconds:
+            self._scheduler.expedite()  # a newer state has replaced it, and serves waiters as well
         self._poll.notify()
-        if told.pause_seconds:
-            await self._committer.on_abort(told)
+        if aborted.pause_seconds:
+            await self._committer.on_abort(aborted)
         return reply(Ack())
 
     async def _on_left(self, request: web.Request) -> web.Response:
@@ -221,60 +246,73 @@ class CommitService:
         return reply(Ack())
 
     async def _on_wait(self, request: web.Request) -> web.Response:
-        wanted = await read(request, WaitRequest)
-        if wanted.level == "replica":
-            return reply(await self._replication.wait(wanted.step, wanted.timeout_seconds))
-        done = self._committer.is_durable(wanted.step)
+        waiting = await read(request, WaitRequest)
+        state, seconds = waiting.state, waiting.timeout_seconds
+        if waiting.level == "replica":
+            return reply(await self._replication.wait(state, seconds))
+        done = self._committer.is_durable(state)
         if not done:
-            self._committer.rescan(lambda: self._barrier.resumed_from)
-        if not done and wanted.timeout_seconds > 0:  # who only asks is not waited for
-            self._scheduler.expedite(wanted.step)
-            look = lambda: self._committer.is_durable(wanted.step) or None  # noqa: E731 - of one line
+            self._committer.rescan()
+        if not done and seconds > 0:  # a request without a time-out is a question only
+            self._scheduler.expedite(state)
             with self._committer.waiting():
-                done = bool(await self._poll.wait(look, wanted.timeout_seconds))
-        if done:
-            return reply(Ack())
-        if never := self._undurable.reason(wanted.step):
-            return reply(Ack(done=False, reason=never, permanent=True))
-        why = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
-        if lacking := self._sealed_steps.missing_ranks(wanted.step):
+                is_durable = self._committer.is_durable
+                done = bool(await self._poll.wait(lambda: is_durable(state) or None, seconds))
+        return reply(Ack() if done else self._undurable_ack(state))
+
+    def _undurable_ack(self, state: State) -> Ack:
+        if never := self._undurable.reason(state):
+            return Ack(done=False, reason=never, permanent=True)
+        why = f"step {state.step} is not durable yet; the newest is {self.durable_step}"
+        if lacking := self._sealed_steps.missing_ranks(state):
             why += (
                 f"; ranks {rank_ranges.format_ranks(lacking)} have not saved it: every rank has to"
             )
         if unlike := self._committer.mismatch:
             why += f"; {unlike}"
-        return reply(Ack(done=False, reason=why))
+        if rejected := self._committer.rejection:
+            return Ack(done=False, reason=rejected, permanent=True)
+        return Ack(done=False, reason=why)
 
     # -- the common step ---------------------------------------------------------------------
 
-    def _begin_round(self, number: int) -> None:
-        self._committer.begin_round(number)
+    def _begin_round(self, current: RoundId) -> None:
+        self._committer.begin_round(current)
 
     async def _select_restore_step(
-        self, requests: Sequence[RestoreStepRequest]
+        self, current: RoundId, requests: Sequence[RestoreStepRequest]
     ) -> Mapping[int, RestoreStepReply]:
         absent = await self._replication.probe_departed(requests)
-        if self._peer_copy is not None and not newest_in_memory(requests, absent):
-            refused = {step for request in requests for step in request.rejected_steps}
+        if self._peer_copy is not None and newest_in_memory(requests, absent) is None:
+            refused = {state for request in requests for state in request.rejected}
             kept = await self._peer_copy.fetch_holdings()
-            absent += tuple(holding for holding in kept if holding.step not in refused)
-        known = (self.durable_step or 0) if self._committer.has_scanned else None
+            absent += tuple(holding for holding in kept if holding.state not in refused)
+        committed = self._committer.committed
         over = threading.Event()
-        asked = (self._storage, requests, absent, self._warn, known)
+        select = functools.partial(
+            step_selection.select_step,
+            scanned=self._committer.has_scanned,
+            committed=committed.origin if committed else None,
+            pause=over.wait,
+        )
         try:
-            replies = await asyncio.to_thread(step_selection.select_step, *asked, pause=over.wait)
+            replies = await asyncio.to_thread(select, self._storage, requests, absent, self._warn)
         finally:
             over.set()  # the round, or the sidecar: nothing is tried again
-        step = replies[0].step
-        self._sealed_steps.restart(step)
+        self._restart(current, replies[0].state)
+        return replies
+
+    def _restart(self, current: RoundId, origin: State | None) -> None:
+        """A round begins with that state."""
+        state = origin.restored_in(current) if origin else None
+        self._sealed_steps.restart(state)
         self._scheduler.restart()
         # What the round goes on from may be in one memory only: durable before the pace allows it.
         self._scheduler.expedite()
-        self._replication.restart(step)
-        self._comparison.restart(step)
+        self._replication.restart(origin)
+        self._comparison.restart(origin)
         self._poll.notify()
-        self._committer.resume_from(step)
-        return replies
+        self._committer.resume_from(Resumed(current, origin) if origin else None)
 
     def _warn(self, message: str) -> None:
         self._events.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import PersistAborted, RankPersisted
+from rover_kf.api.states import NO_ROUND, RoundId, State
 from rover_kf.api.status import Ack
 from rover_kf.checkpoint import commit
-from rover_kf.checkpoint.commit import Key
+from rover_kf.checkpoint.commit import Committed
 from rover_kf.checkpoint.format.manifest import Manifest
+from rover_kf.checkpoint.storage.claim import Claim
 from rover_kf.checkpoint.storage.retention import KeepBest
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
 from rover_kf.coordinator.commit import storage_scan
@@ -78,7 +80,7 @@ class StorageRate:
     """Of one job."""
 
     def __init__(self) -> None:
-        self._slowest: dict[tuple[int, int], float] = {}
+        self._slowest: dict[State, float] = {}
 
     @property
     def value(self) -> float:
@@ -90,8 +92,8 @@ class StorageRate:
         """A rank's file is on storage."""
         if durable.file_bytes < MIN_BYTES or durable.storage_seconds <= 0:
             return
-        key, rate = (durable.round, durable.step), durable.file_bytes / durable.storage_seconds
-        self._slowest[key] = min(rate, self._slowest.get(key, rate))
+        state, rate = durable.state, durable.file_bytes / durable.storage_seconds
+        self._slowest[state] = min(rate, self._slowest.get(state, rate))
         while len(self._slowest) > _MAX_STEPS:
             del self._slowest[next(iter(self._slowest))]
 
@@ -102,6 +104,19 @@ _log = logging.getLogger(__name__)
 _EVENT_SECONDS = 10.0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a round resumed from."""
+
+    round: RoundId
+    state: State
+    """As it was saved."""
+
+    def covers(self, state: State) -> bool:
+        """Whether a state of the round is no newer than what the round resumed from."""
+        return state.round == self.round and state.step <= self.state.step
+
+
 class Committer:
     """One a coordinator.
 
@@ -109,7 +124,7 @@ class Committer:
         settings: of the sidecar that plays it.
         events: where commits and damages are told.
         storage: of the job; None: checkpoints stay in memory.
-        on_committed: takes each step that is durable from now on.
+        on_committed: takes each state that is durable from now on.
     """
 
     def __init__(
@@ -117,7 +132,7 @@ class Committer:
         settings: SidecarSettings,
         events: EventRecorder,
         storage: StoredCheckpoints | None,
-        on_committed: Callable[[Key], None],
+        on_committed: Callable[[State], None],
     ) -> None:
         self._settings, self._events, self._storage = settings, events, storage
         self._on_committed = on_committed
@@ -130,17 +145,22 @@ class Committer:
         self._writing = asyncio.Lock()
         self._waiters = 0
         self._reported_at = float("-inf")
-        self._mismatch = (0, "")
+        self._mismatch = (NO_ROUND, "")
         """The round in which ranks' states did not go together, and how; told once."""
-        self._mismatch_step = 0
+        self._mismatch_state: State | None = None
         """The newest one of which that was so."""
+        self._resumed: Resumed | None = None
+        self.generation = 0
+        """Of this coordinator."""
+        self.rejection = ""
+        """Why this job may not use its storage; empty: it may, as far as is known."""
         self.has_scanned = False
         """Whether it knows what storage had when this coordinator began."""
 
     @property
-    def step(self) -> int | None:
-        """Newest committed step on storage."""
-        return self._commit_log.committed[1] if self._commit_log.committed else None
+    def committed(self) -> Committed | None:
+        """The newest checkpoint on storage."""
+        return self._commit_log.committed
 
     @property
     def rate(self) -> float:
@@ -155,63 +175,83 @@ class Committer:
     @property
     def mismatch(self) -> str:
         """Why nothing of the running round comes to storage; empty: nothing is known to keep it."""
-        return self._mismatch[1] if self._mismatch[0] == self._commit_log.generation else ""
+        return self._mismatch[1] if self._mismatch[0] == self._commit_log.round else ""
 
-    def is_mismatched(self, step: int) -> bool:
-        """Whether ranks' states of that step do not go together: it never comes to storage."""
-        return bool(self.mismatch) and step == self._mismatch_step
+    def is_mismatched(self, state: State) -> bool:
+        """Whether ranks' shares of that state do not go together: it never comes to storage."""
+        return bool(self.mismatch) and state == self._mismatch_state
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Somebody waits for a step to be durable."""
+        """Somebody waits for a state to be durable."""
         self._waiters += 1
         try:
             yield
         finally:
             self._waiters -= 1
 
-    def is_durable(self, step: int) -> bool:
-        """Whether that step, or a newer one, is on storage."""
-        return self.step is not None and self.step >= step
+    def is_durable(self, state: State) -> bool:
+        """Whether that state, or a newer one, is on storage."""
+        committed, resumed = self.committed, self._resumed
+        if committed is None:
+            return False
+        if resumed is not None and resumed.covers(state) and resumed.state <= committed.origin:
+            return True
+        return state <= committed.state
 
-    def is_committed(self, key: Key) -> bool:
-        """Whether that very step, or a newer one, is: nothing can make it so once more."""
-        return commit.is_committed(self._commit_log, key)
+    def is_committed(self, state: State) -> bool:
+        """Whether that very state, or a newer one, is: nothing can make it so once more."""
+        return commit.is_committed(self._commit_log, state)
 
-    def begin_round(self, number: int) -> None:
+    def begin_round(self, current: RoundId) -> None:
         """A round starts: reports of older ones are stale from now on."""
-        self._commit_log = commit.begin_round(self._commit_log, number)
+        self._commit_log = commit.begin_round(self._commit_log, current)
 
-    def resume_from(self, step: int | None) -> None:
-        """The round goes on from that step; what is newer on storage was damaged."""
-        if self.step is not None and step is not None and step < self.step:
+    def resume_from(self, resumed: Resumed | None) -> None:
+        """The round resumes from that state; what is newer on storage was damaged."""
+        self._resumed, committed = resumed, self.committed
+        if committed is not None and resumed is not None and resumed.state < committed.origin:
             self._commit_log = commit.forget_committed(self._commit_log)
 
-    def on_scan(self, scan: StorageScan, began: Key | None) -> None:
-        """Take what storage has for committed, unless the round went back behind it.
-
-        Args:
-            scan: on storage.
-            began: what the running round began with.
-        """
+    def on_scan(self, scan: StorageScan) -> None:
+        """Take what storage has for committed, unless the round went back behind it."""
         self.has_scanned = not scan.error
-        committed = scan.committed
-        if committed is None or self.is_committed(committed):
+        committed, resumed = scan.committed, self._resumed
+        if committed is None or self.is_committed(committed.state):
             return
         # What the round itself has committed is newer than what it began with.
-        if began is None or committed[0] >= began[0] or committed[1] <= began[1]:
+        if (
+            resumed is None
+            or committed.state.round >= resumed.round
+            or committed.origin <= resumed.state
+        ):
             self._commit_log = dataclasses.replace(self._commit_log, committed=committed)
-            self._on_committed(committed)
+            self._on_committed(committed.state)
 
-    def rescan(self, began: Callable[[], Key | None]) -> None:
+    def rescan(self) -> None:
         """Where storage could not be read at first what is committed there is not known."""
         looks = self._scanning is not None and not self._scanning.done()
         if self._storage is not None and not self.has_scanned and not looks:
-            self._scanning = asyncio.create_task(self._rescan(self._storage, began))
+            self._scanning = asyncio.create_task(self._rescan(self._storage))
 
-    async def _rescan(self, storage: StoredCheckpoints, began: Callable[[], Key | None]) -> None:
-        found = await storage_scan.scan(storage)
-        self.on_scan(found, began())
+    async def _rescan(self, storage: StoredCheckpoints) -> None:
+        self.on_scan(await storage_scan.scan(storage))
+
+    async def claim(self) -> None:
+        """Claim the job's folder, or check that the claim still holds.
+
+        Raises:
+            StorageError: the storage refused, or the folder is not this coordinator's.
+        """
+        if self._storage is None:
+            return
+        settings = self._settings
+        stated = Claim(settings.owner, self.generation, settings.checkpoint_adopt_from)
+        try:
+            await asyncio.to_thread(self._storage.claim, stated)
+        except errors.NotOwner as error:
+            self.rejection = str(error)
+            raise
 
     async def on_rank_durable(self, durable: RankPersisted) -> Ack:
         """Take a rank's report; the manifest is written when it was the last one.
@@ -222,7 +262,8 @@ class Committer:
         if self._storage is None:
             return Ack(done=False, reason="this job has no checkpoint path")
         async with self._writing:
-            verdict = commit.report(self._commit_log, durable, now=time.time())
+            owner = self._settings.owner
+            verdict = commit.report(self._commit_log, durable, owner=owner, now=time.time())
             self._commit_log = verdict.log
             if verdict.accepted:
                 self._rate.on_rank_durable(durable)
@@ -233,50 +274,53 @@ class Committer:
             return Ack(done=verdict.accepted, reason=verdict.reason)
 
     def _record_mismatch(self, durable: RankPersisted, reason: str) -> None:
-        if durable.round > self._mismatch[0]:
-            told = f"step {durable.step} does not come to storage: {reason}"
-            self._mismatch, self._mismatch_step = (durable.round, told), 0
-            self._warn(told)
-        self._mismatch_step = max(self._mismatch_step, durable.step)
+        if durable.state.round > self._mismatch[0]:
+            message = f"step {durable.state.step} does not come to storage: {reason}"
+            self._mismatch, self._mismatch_state = (durable.state.round, message), None
+            self._warn(message)
+        self._mismatch_state = max(self._mismatch_state or durable.state, durable.state)
 
     async def on_abort(self, aborted: PersistAborted) -> None:
-        """Storage has refused a step: it may be full of what ranks wrote of older ones."""
+        """Storage has refused a state: it may be full of what ranks wrote of older ones."""
         if self._storage is None:
             return
         async with self._writing:
             self._commit_log = commit.record_abort(self._commit_log, aborted)
             if commit.all_ranks_done(self._commit_log, aborted):
                 try:
-                    await self._collect(self._storage, aborted.round, below=aborted.step)
+                    await self.claim()
+                    state = aborted.state
+                    await self._collect(self._storage, state.round, below=state.step)
                 except errors.StorageError as error:
                     _log.info("no room is made: %s", error)
 
     async def _commit(
         self, manifest: Manifest, persist_seconds: float, storage: StoredCheckpoints
     ) -> None:
+        await self.claim()
         folder = await asyncio.to_thread(storage.write_manifest, manifest)
-        self._commit_log = commit.commit(self._commit_log, manifest)
+        self._commit_log = commit.commit(
+            self._commit_log, Committed(manifest.state, manifest.origin)
+        )
         size = sum(file.length for file in manifest.files)
         self._emit_durable(
-            f"step {manifest.step} is durable in {folder.name}: {len(manifest.files)} "
+            f"step {manifest.state.step} is durable in {folder.name}: {len(manifest.files)} "
             f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
             now=time.monotonic(),
         )
-        if wrong := self._metric_check.warning(manifest.step, manifest.metrics):
+        if wrong := self._metric_check.warning(manifest.state.step, manifest.metrics):
             self._warn(wrong)
-        self._on_committed((manifest.generation, manifest.step))
+        self._on_committed(manifest.state)
         try:
-            await self._collect(storage, manifest.generation)
+            await self._collect(storage, manifest.state.round)
         except errors.StorageError as error:
             self._warn(f"old checkpoints stay: {error}")
 
     async def _collect(
-        self, storage: StoredCheckpoints, generation: int, *, below: int = 0
+        self, storage: StoredCheckpoints, current: RoundId, *, below: int = 0
     ) -> None:
         keep, spare = self._settings.checkpoint_keep, self._settings.retention_exceptions
-        await asyncio.to_thread(
-            storage.collect, keep, generation=generation, spare=spare, below=below
-        )
+        await asyncio.to_thread(storage.collect, keep, current=current, spare=spare, below=below)
 
     def _emit_durable(self, message: str, *, now: float) -> None:
         # A small state is durable many times a second: the story needs no more than now and then,

@@ -11,9 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.checkpoints import PersistOrder, PersistOrderRequest
-
-Key = tuple[int, int]
-"""Round, step."""
+from rover_kf.api.states import NO_STATE, State
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,24 +28,24 @@ class PersistScheduler:
     number: int = 0
     """Counts what was named; a coordinator that restarts begins above all that it had counted."""
     persist_steps: int = 0
-    current: Key | None = None
+    current: State | None = None
     """Under way."""
     keep_every: int = 0
     """A step that it divides stays on storage for good, so that it is named whatever the pace; 0:
     none."""
-    _sealed: Key | None = None
-    _finished: Key = (0, 0)
+    _sealed: State | None = None
+    _finished: State = NO_STATE
     _not_before: float = 0.0
-    _last: Key | None = None
+    _last: State | None = None
     """Named last; None: whatever comes next is far enough from it."""
-    _aborted: Key | None = None
+    _aborted: State | None = None
     """Given up last: it keeps the pause."""
 
-    def on_sealed(self, key: Key) -> None:
-        """Every rank has this step in memory."""
-        self._sealed = max(key, self._sealed or key)
+    def on_sealed(self, state: State) -> None:
+        """Every rank has this state in memory."""
+        self._sealed = max(state, self._sealed or state)
 
-    def due(self, now: float, *, copying: Key | None = None) -> Key | None:
+    def due(self, now: float, *, copying: State | None = None) -> State | None:
         """What is under way, or from now on.
 
         Args:
@@ -65,7 +63,7 @@ class PersistScheduler:
         return self.current
 
     def next_order(
-        self, request: PersistOrderRequest, now: float, *, copying: Key | None
+        self, request: PersistOrderRequest, now: float, *, copying: State | None
     ) -> PersistOrder | None:
         """The answer to a sidecar, as soon as there is one.
 
@@ -76,48 +74,48 @@ class PersistScheduler:
         """
         named = self.due(now, copying=copying)
         if named is not None and self.number != request.after:
-            return PersistOrder(self.number, named[1], named[0])
+            return PersistOrder(self.number, named)
         return PersistOrder(request.after, None) if request.pins_slots and named is None else None
 
-    def expedite(self, step: int | None = None) -> None:
+    def expedite(self, state: State | None = None) -> None:
         """Do not keep the pace once.
 
         Args:
-            step: that somebody waits for; nothing changes if it or a newer one is under way.
+            state: that somebody waits for; nothing changes if it or a newer one is under way.
                 None: whatever comes next.
         """
-        if step is None or self.current is None or self.current[1] < step:
+        if state is None or self.current is None or self.current < state:
             self._not_before, self._last = 0.0, None
 
-    def on_committed(self, key: Key) -> None:
-        """The step is on storage, and with it every older one that was named."""
-        self._finished = max(key, self._finished)
-        if self.current is not None and self.current <= key:
+    def on_committed(self, state: State) -> None:
+        """The state is on storage, and with it every older one that was named."""
+        self._finished = max(state, self._finished)
+        if self.current is not None and self.current <= state:
             self.current = None
 
-    def aborted(self, key: Key, *, now: float, pause: float) -> None:
+    def aborted(self, state: State, *, now: float, pause: float) -> None:
         """A rank could not persist the step; another is named after the pause.
 
         Args:
-            key: as it was named.
+            state: as it was named.
             now: monotonic seconds.
             pause: seconds.
         """
-        if self.current == key:
+        if self.current == state:
             self.current = self._last = None
-            self._aborted = key
+            self._aborted = state
             self._not_before = max(self._not_before, now + pause)
 
     def _is_too_soon(self) -> bool:
         """Whether the newest step is too close behind the last one; a job may have gone back."""
         if self._sealed is None or self._last is None:
             return False
-        return 0 <= self._sealed[1] - self._last[1] < self.persist_steps
+        return 0 <= self._sealed.step - self._last.step < self.persist_steps
 
     def _is_kept_step(self) -> bool:
         if self._sealed is None or self._sealed == self._aborted or not self.keep_every:
             return False
-        return self._sealed[1] % self.keep_every == 0
+        return self._sealed.step % self.keep_every == 0
 
     def restart(self) -> None:
         """A new round: what was sealed before is given up or will be sealed again."""

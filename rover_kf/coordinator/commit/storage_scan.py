@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 
 from rover_kf import errors
-from rover_kf.checkpoint.commit import Key
+from rover_kf.checkpoint.commit import Committed
+from rover_kf.checkpoint.format.manifest import CheckpointFolder
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
 
 SECONDS = 20.0
@@ -20,13 +20,14 @@ SECONDS = 20.0
 class StorageScan:
     """What was found."""
 
-    generation: int
+    first_round: int = 1
     """Number for the first round: above everything that is on storage."""
-    committed: Key | None = None
+    generation: int = 0
+    """The greatest one that has written there; this coordinator's is greater."""
+    committed: Committed | None = None
     """The newest checkpoint."""
     error: str = ""
-    """Why storage could not be read. The number is then the time in Unix seconds, which is above
-    all that rounds have counted to."""
+    """Why storage could not be read. Rounds then begin with 1: the generation sets them apart."""
 
 
 async def scan(storage: StoredCheckpoints, *, seconds: float = SECONDS) -> StorageScan:
@@ -39,16 +40,27 @@ async def scan(storage: StoredCheckpoints, *, seconds: float = SECONDS) -> Stora
     try:
         return await asyncio.wait_for(asyncio.to_thread(_read, storage), seconds)
     except errors.StorageError as error:
-        return StorageScan(int(time.time()), error=str(error))
+        return StorageScan(error=str(error))
     except asyncio.TimeoutError:
         wrong = f"storage has not answered for {seconds:g} s; the first round is not kept waiting"
-        return StorageScan(int(time.time()), error=wrong)
+        return StorageScan(error=wrong)
 
 
 def _read(storage: StoredCheckpoints) -> StorageScan:
     folders, whole = storage.folders(), storage.complete_folders()
-    generation = max((folder.generation for folder in folders), default=0) + 1
+    rounds = [folder.state.round for folder in folders]
+    number = max((found.number for found in rounds), default=0) + 1
+    generation = max(storage.last_generation(), *(found.generation for found in rounds), 0)
     if not whole:
-        return StorageScan(generation)
+        return StorageScan(number, generation)
     storage.ensure_durable(whole[-1])
-    return StorageScan(generation, (whole[-1].generation, whole[-1].step))
+    return StorageScan(number, generation, _committed(storage, whole[-1]))
+
+
+def _committed(storage: StoredCheckpoints, folder: CheckpointFolder) -> Committed:
+    if folder.state.save:
+        return Committed(folder.state, folder.state)
+    try:
+        return Committed(folder.state, storage.read_manifest(folder).origin)
+    except errors.CorruptSnapshot:  # told of when it is restored
+        return Committed(folder.state, folder.state)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from rover_kf.api.checkpoints import PodEnded
 from rover_kf.api.membership import Round
+from rover_kf.api.states import State
 from rover_kf.checkpoint import rank_ranges
 from rover_kf.coordinator.commit.committer import Committer
 from rover_kf.coordinator.commit.sealed_steps import SealedSteps
@@ -29,7 +30,7 @@ class UndurableState:
         self._sealed_steps, self._committer = sealed_steps, committer
         self._rank_locations: tuple[tuple[str, int], ...] = ()
         """Of the running round's ranks; none of a round whose begin was not seen."""
-        self._ended_pods: dict[str, Mapping[str, int]] = {}
+        self._ended_pods: dict[str, Mapping[str, State]] = {}
         self._ended = False
         self.verdict = ""
         """Why the job has failed at its end; empty: it has not, or trains."""
@@ -50,35 +51,38 @@ class UndurableState:
 
     def pod_ended(self, report: PodEnded) -> None:
         """A pod's processes have ended."""
-        self._ended_pods[report.pod] = report.steps
+        self._ended_pods[report.pod] = report.states
 
-    def reason(self, step: int) -> str:
-        """Why that step never becomes durable; empty: it may yet.
+    def reason(self, state: State) -> str:
+        """Why that state never becomes durable; empty: it may yet.
 
         Args:
-            step: that somebody waits for.
+            state: that somebody waits for.
         """
         why = (
             self._committer.mismatch
-            if self._committer.is_mismatched(step)
-            else self._missing_reason(step)
+            if self._committer.is_mismatched(state)
+            else self._missing_reason(state)
         )
         if self._ended:
             self.verdict = self.verdict or why
         return why
 
-    def _missing_reason(self, step: int) -> str:
-        lacking = self._sealed_steps.missing_ranks(step) if self._ended else ()
-        if not lacking or not all(self._lacks_step(rank, step) for rank in lacking):
+    def _missing_reason(self, state: State) -> str:
+        lacking = self._sealed_steps.missing_ranks(state) if self._ended else ()
+        if not lacking or not all(self._lacks(rank, state) for rank in lacking):
             return ""
         return (
-            f"step {step} does not come to storage: all processes have ended, and ranks "
+            f"step {state.step} does not come to storage: all processes have ended, and ranks "
             f"{rank_ranges.format_ranks(lacking)} have not saved it; every rank has to"
         )
 
-    def _lacks_step(self, rank: int, step: int) -> bool:
+    def _lacks(self, rank: int, state: State) -> bool:
         """Whether its pod has told so: the news of a save may be behind."""
         if rank >= len(self._rank_locations):
             return False
         pod, local_rank = self._rank_locations[rank]
-        return pod in self._ended_pods and self._ended_pods[pod].get(str(local_rank), 0) < step
+        if pod not in self._ended_pods:
+            return False
+        newest = self._ended_pods[pod].get(str(local_rank))
+        return newest is None or newest < state

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from rover_kf.api import codec, names
 from rover_kf.api.checkpoints import SlotInfo
+from rover_kf.api.states import State
 from rover_kf.sidecar import local_file
 from rover_kf.system import shared_volume
 
@@ -26,10 +27,10 @@ _MAX_STATES = 2
 """States, the newest ones."""
 
 
-_State = tuple[int, int, int]
+_SavedBy = tuple[State, int]
 
 
-"""Round in which it came to be, step, ranks."""
+"""A state as it was saved, and the size of the world that holds it."""
 
 
 States = tuple[tuple[SlotInfo, ...], ...]
@@ -42,7 +43,7 @@ class SlotLocations:
     """One a coordinator."""
 
     def __init__(self) -> None:
-        self._states: dict[_State, tuple[SlotInfo, ...]] = {}
+        self._states: dict[_SavedBy, tuple[SlotInfo, ...]] = {}
 
     @property
     def states(self) -> States:
@@ -56,18 +57,18 @@ class SlotLocations:
     def add(self, holdings: Sequence[SlotInfo]) -> None:
         """Every rank has sealed a state, or has restored it; these are its slots, one a rank."""
         for first in holdings[:1]:
-            state = first.origin_round, first.step, first.world_size
+            state = first.state, first.world_size
             self._states.pop(state, None)
             self._states[state] = tuple(holdings)
         while len(self._states) > _MAX_STATES:
             del self._states[next(iter(self._states))]
 
-    def restart(self, step: int | None) -> None:
-        """A round begins at that step, or with nothing: what came after it is given up."""
+    def restart(self, resumed: State | None) -> None:
+        """A round begins with that state, or with nothing: what came after it is given up."""
         self._states = {
             state: holdings
             for state, holdings in self._states.items()
-            if step is not None and holdings[0].step <= step
+            if resumed is not None and holdings[0].state <= resumed
         }
 
 

@@ -17,9 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from rover_kf.api.checkpoints import SlotInfo
 from rover_kf.api.replication import ReplicateOrder
-
-Key = tuple[int, int]
-"""Round, step."""
+from rover_kf.api.states import State
 
 COPY_TIMEOUT_SECONDS = 30.0
 """That a keeper has for a copy, besides what its bytes take. It may be lost and tell nothing, and
@@ -85,12 +83,12 @@ class ReplicaPlacement:
 
     number: int = 0
     """Counts orders."""
-    in_progress: Key | None = None
-    replicated: Key | None = None
-    """Newest step of which another pod keeps every rank's slot."""
+    in_progress: State | None = None
+    replicated: State | None = None
+    """Newest state of which another pod keeps every rank's slot."""
     keeper: str = ""
     min_keeper_rate: float = MIN_KEEPER_RATE
-    _newest: tuple[Key, tuple[SlotInfo, ...]] | None = None
+    _newest: tuple[State, tuple[SlotInfo, ...]] | None = None
     _orders: dict[str, ReplicateOrder] = dataclasses.field(default_factory=dict)
     _open: set[str] = dataclasses.field(default_factory=set)
     _failed: bool = False
@@ -99,12 +97,12 @@ class ReplicaPlacement:
     _until: float = math.inf
     """When the order that is under way is given up."""
 
-    def on_sealed(self, key: Key, holdings: Sequence[SlotInfo]) -> None:
-        """Every rank has this step in memory."""
-        if self._newest is None or key > self._newest[0]:
-            self._newest = key, tuple(holdings)
+    def on_sealed(self, state: State, holdings: Sequence[SlotInfo]) -> None:
+        """Every rank has this state in memory."""
+        if self._newest is None or state > self._newest[0]:
+            self._newest = state, tuple(holdings)
 
-    def copying(self, now: float) -> Key | None:
+    def copying(self, now: float) -> State | None:
         """What is under way and not given up.
 
         Args:
@@ -117,7 +115,7 @@ class ReplicaPlacement:
         if self.in_progress is None:
             self.replicated = None
 
-    def due(self, persisting: Key | None, now: float = 0.0) -> Key | None:
+    def due(self, persisting: State | None, now: float = 0.0) -> State | None:
         """What is under way, or from now on.
 
         Args:

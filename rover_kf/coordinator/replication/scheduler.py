@@ -20,9 +20,10 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import RestoreStepRequest, SlotInfo
 from rover_kf.api.replication import Replicated, ReplicateOrder, ReplicateRequest
+from rover_kf.api.states import State
 from rover_kf.api.status import Ack
 from rover_kf.coordinator.replication.locations import SlotLocations, SlotLocationStore
-from rover_kf.coordinator.replication.placement import MIN_KEEPER_RATE, Key, ReplicaPlacement
+from rover_kf.coordinator.replication.placement import MIN_KEEPER_RATE, ReplicaPlacement
 from rover_kf.sidecar.http.app import read, reply
 from rover_kf.sidecar.http.long_poll import LongPoll
 from rover_kf.sidecar.http.peer_source import PeerSource
@@ -44,7 +45,7 @@ class ReplicationScheduler:
     """
 
     def __init__(
-        self, peers: PeerClient, persisting: Callable[[], Key | None], settings: SidecarSettings
+        self, peers: PeerClient, persisting: Callable[[], State | None], settings: SidecarSettings
     ) -> None:
         self._peers, self._persisting = peers, persisting
         self._placement = ReplicaPlacement(
@@ -58,20 +59,19 @@ class ReplicationScheduler:
         self._poll = LongPoll()
         self._locations = SlotLocations()
         self._location_store = SlotLocationStore(settings.volume_path, settings.pod_uid)
-        self._replicated_step: int | None = None
-        self._single_pod_step: int | None = None
-        """Newest step that is in one pod, of a world that has no other."""
+        self._replicated: State | None = None
+        self._single_pod: State | None = None
+        """Newest state that is in one pod, of a world that has no other."""
 
     @property
-    def step(self) -> int | None:
-        """Newest step that no loss of one pod takes away."""
-        copied = self._placement.replicated[1] if self._placement.replicated else None
-        known = [step for step in (copied, self._replicated_step) if step is not None]
-        return max(known, default=None)
+    def newest(self) -> State | None:
+        """Newest state that no loss of one pod takes away."""
+        known = (self._placement.replicated, self._replicated)
+        return max((state for state in known if state is not None), default=None)
 
     @property
-    def in_progress(self) -> Key | None:
-        """The step that is being copied."""
+    def in_progress(self) -> State | None:
+        """The state that is being copied."""
         return self._placement.copying(time.monotonic())
 
     def routes(self) -> list[web.RouteDef]:
@@ -86,9 +86,9 @@ class ReplicationScheduler:
         for holdings in self._location_store.read():
             self._locations.add(holdings)
 
-    def on_sealed(self, key: Key, holdings: Sequence[SlotInfo]) -> None:
+    def on_sealed(self, state: State, holdings: Sequence[SlotInfo]) -> None:
         """Every rank has sealed the step, none of them all of it, or it is one pod's alone."""
-        self._placement.on_sealed(key, holdings)
+        self._placement.on_sealed(state, holdings)
         self._store_locations(holdings)
         self._poll.notify()
 
@@ -96,33 +96,38 @@ class ReplicationScheduler:
         """Every rank goes on from these slots, of which none has all of the state."""
         self._store_locations(holdings)
 
-    def on_replicated(self, step: int) -> None:
-        """Every rank has sealed the step, all of them the same, in several pods."""
-        self._replicated_step = step
+    def on_replicated(self, state: State) -> None:
+        """Every rank has sealed the state, all of them the same, in several pods."""
+        self._replicated = state
         self._poll.notify()
 
-    def on_single_pod(self, step: int) -> None:
-        """Every rank has sealed the step, all of them in the only pod of the round."""
-        self._single_pod_step = step
+    def on_single_pod(self, state: State) -> None:
+        """Every rank has sealed the state, all of them in the only pod of the round."""
+        self._single_pod = state
         self._poll.notify()
 
-    def restart(self, step: int | None) -> None:
-        """A new round begins, at that step or with nothing."""
+    def restart(self, resumed: State | None) -> None:
+        """A new round begins, with that state or with nothing."""
         self._placement.restart()
-        self._locations.restart(step)
+        self._locations.restart(resumed)
         self._location_store.write(self._locations.states)
-        self._replicated_step = self._single_pod_step = None
+        self._replicated = self._single_pod = None
 
-    async def wait(self, step: int, seconds: float) -> Ack:
-        """Wait until the step or a newer one has replicas, or can have none."""
-        known = lambda: max(self.step or 0, self._single_pod_step or 0) >= step or None  # noqa: E731 - of one line
-        await self._poll.wait(known, seconds)
-        if (self.step or 0) >= step:
+    async def wait(self, state: State, seconds: float) -> Ack:
+        """Wait until the state or a newer one has replicas, or can have none."""
+
+        def has_come(known: State | None) -> bool:
+            return known is not None and known >= state
+
+        settled = lambda: has_come(self.newest) or has_come(self._single_pod) or None  # noqa: E731 - of one line
+        await self._poll.wait(settled, seconds)
+        if has_come(self.newest):
             return Ack()
-        if (self._single_pod_step or 0) >= step:
-            reason = f"no other pod trains that could keep step {step}; wait for 'durable'"
+        if has_come(self._single_pod):
+            reason = f"no other pod trains that could keep step {state.step}; wait for 'durable'"
             return Ack(done=False, reason=reason)
-        reason = f"step {step} has no replicas yet; the newest with them is {self.step}"
+        newest = self.newest.step if self.newest else None
+        reason = f"step {state.step} has no replicas yet; the newest with them is {newest}"
         return Ack(done=False, reason=reason)
 
     def _store_locations(self, holdings: Sequence[SlotInfo]) -> None:
@@ -132,8 +137,8 @@ class ReplicationScheduler:
     async def probe_departed(self, requests: Sequence[RestoreStepRequest]) -> tuple[SlotInfo, ...]:
         """Slots of the newest states in pods that take no part any more but still answer."""
         known = {holding for request in requests for holding in request.slots}
-        refused = {step for request in requests for step in request.rejected_steps}
-        asked = [h for h in self._locations if h not in known and h.step not in refused]
+        refused = {state for request in requests for state in request.rejected}
+        asked = [h for h in self._locations if h not in known and h.state not in refused]
         found = await asyncio.gather(*(self._is_served(holding) for holding in asked))
         return tuple(h for h, held in zip(asked, found, strict=True) if held)
 
@@ -142,7 +147,7 @@ class ReplicationScheduler:
             head = PeerSource(self._peers, holding).head()
             await asyncio.wait_for(head, _PROBE_SECONDS)
         except (errors.RoverError, asyncio.TimeoutError) as gone:
-            _log.info("%s does not serve step %d: %s", holding.pod, holding.step, gone)
+            _log.info("%s does not serve %s: %s", holding.pod, holding.state, gone)
             return False
         return True
 

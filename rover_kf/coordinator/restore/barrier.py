@@ -2,10 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """All ranks of a round ask what to restore; when the last one has, each gets its answer.
 
-The coordinator's commits own one. A rank may ask again (its sidecar or the connection was lost) and
-gets the same answer, also of a coordinator that was killed after it had answered others: they do
-not ask again. A rank that is alone may refuse its answer, and gets an older step. Whoever asks for
-a round that is over must end: it belongs to an old world.
+The coordinator's commits own one. A process may ask again (its sidecar or the connection was lost)
+and gets the same answer, also of a coordinator that was killed after it had answered others: they
+do not ask again. A rank that is alone may refuse its answer, and gets an older state. Whoever asks
+for a round that is over must end: it belongs to an old world.
+
+Where no launcher has started the processes (torchrun in a shell), all of them name round 0, in
+every life of the container. There the barrier counts the rounds: a new process in a rank's place
+begins the next one.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import RestoreStepReply, RestoreStepRequest
+from rover_kf.api.states import NO_ROUND, RoundId, State
 from rover_kf.checkpoint import rank_ranges
+from rover_kf.coordinator.commit.committer import Resumed
 from rover_kf.coordinator.restore.plan_store import Plan, RestorePlanStore
 
 _log = logging.getLogger(__name__)
 
-Choose = Callable[[Sequence[RestoreStepRequest]], Awaitable[Plan]]
+Choose = Callable[[RoundId, Sequence[RestoreStepRequest]], Awaitable[Plan]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class RestoreBarrier:
 
     Args:
         choose: called once a round, with one request of each rank.
-        begin_round: told the number of a round when its first rank asks.
+        begin_round: takes a round when its first rank asks.
         store: where the newest answers outlive this process.
         warn: is told once a round of ranks that have not asked for long.
         timeout: of a rank that waits for the others to ask; what is chosen may take longer.
@@ -48,33 +54,40 @@ class RestoreBarrier:
     def __init__(
         self,
         choose: Choose,
-        begin_round: Callable[[int], None],
+        begin_round: Callable[[RoundId], None],
         store: RestorePlanStore,
         warn: Callable[[str], None],
         timeout: BarrierTimeout,
     ) -> None:
         self._choose, self._begin_round, self._warn = choose, begin_round, warn
         self._store, self._timeout = store, timeout
-        self._warned_round = 0
-        self._number = 0
+        self.generation = 0
+        """Of this coordinator."""
+        self._warned_round = NO_ROUND
+        self._round = NO_ROUND
+        self._lives: dict[int, str] = {}
+        """Of the processes that have asked, by rank."""
+        self._ended_lives: frozenset[str] = frozenset()
+        """Of the processes before them."""
         self._requests: dict[int, RestoreStepRequest] = {}
-        self._refused: frozenset[int] = frozenset()
+        self._refused: frozenset[State] = frozenset()
         self._plan: asyncio.Future[Plan] | None = None
         self._choosing: asyncio.Task[None] | None = None
 
     @property
-    def resumed_from(self) -> tuple[int, int] | None:
-        """The round that was answered last, and the step that it goes on from; None: none does."""
+    def resumed_from(self) -> Resumed | None:
+        """What the round that was answered last resumed from; None: none did."""
         if self._plan is None or not self._plan.done() or self._plan.exception() is not None:
             return None
-        steps = [reply.step for reply in self._plan.result().values() if reply.step is not None]
-        return (self._number, steps[0]) if steps else None
+        states = [reply.state for reply in self._plan.result().values() if reply.state is not None]
+        return Resumed(self._round, states[0]) if states else None
 
     async def load_plan(self) -> None:
-        """Go on with the round that a coordinator of this pod had answered last."""
+        """Resume the round that a coordinator of this pod had answered last."""
         found = self._store.read()
-        if found is not None and found.round > self._number:
+        if found is not None and found.round > self._round:
             self._start(found.round)
+            self._lives = found.lives_by_rank
             self._future().set_result(found.plan)
 
     async def wait(self, request: RestoreStepRequest) -> RestoreStepReply:
@@ -84,51 +97,69 @@ class RestoreBarrier:
             InputError: the rank is not in the world that it names, or refuses what others take.
             CheckpointError: the round is over, ranks did not ask in time, or nothing fits.
         """
-        if request.round < self._number:
+        self._check(request)
+        if (current := self._round_of(request)) is not None:
+            self._start(current)
+            self._refused, self._ended_lives = (
+                frozenset(request.rejected),
+                self._ended_lives - {request.life},
+            )
+        plan = self._future()
+        waiting = not plan.done() and len(self._requests) < request.world_size
+        self._requests[request.rank], self._lives[request.rank] = request, request.life
+        if waiting and len(self._requests) == request.world_size:
+            # A task of its own: who asked last may hang up, and the others wait for it, too.
+            choosing = self._make_plan(plan, tuple(self._requests.values()))
+            self._choosing = asyncio.create_task(choosing)
+        current = self._round
+        answers = await self._wait_for_plan(plan, request)
+        if request.rank not in answers:
+            raise errors.InputError(f"round {current} has no rank {request.rank}")
+        return dataclasses.replace(answers[request.rank], round=current)
+
+    def _check(self, request: RestoreStepRequest) -> None:
+        number = request.round.number
+        if request.round < self._round if number else request.life in self._ended_lives:
             raise errors.CheckpointError(
-                f"round {request.round} is over, round {self._number} runs; this process "
-                "belongs to "
+                f"round {request.round} is over, round {self._round} runs; this process belongs to "
                 "the old one and must end"
             )
         if not 0 <= request.rank < request.world_size:
             raise errors.InputError(
                 f"rank {request.rank} is not in a world of {request.world_size}"
             )
-        if request.rejected_steps and request.world_size > 1:
+        if request.rejected and request.world_size > 1:
             raise errors.InputError(
                 f"rank {request.rank} of {request.world_size} refuses a step alone"
             )
-        anew = not self._refused.issuperset(request.rejected_steps)
-        if self._plan is None or request.round > self._number or anew:
-            self._start(request.round)
-            self._refused = frozenset(request.rejected_steps)
-        plan = self._future()
-        waiting = not plan.done() and len(self._requests) < request.world_size
-        self._requests[request.rank] = request
-        if waiting and len(self._requests) == request.world_size:
-            # A task of its own: who asked last may hang up, and the others wait for it, too.
-            choosing = self._make_plan(plan, tuple(self._requests.values()))
-            self._choosing = asyncio.create_task(choosing)
-        answers = await self._wait_for_plan(plan, request)
-        if request.rank not in answers:
-            raise errors.InputError(f"round {request.round} has no rank {request.rank}")
-        return answers[request.rank]
+
+    def _round_of(self, request: RestoreStepRequest) -> RoundId | None:
+        """The round that begins with this request; None: it is of the one that runs."""
+        refuses_more = not self._refused.issuperset(request.rejected)
+        if request.round.number:
+            begins = self._plan is None or request.round > self._round or refuses_more
+            return request.round if begins else None
+        life = self._lives.get(request.rank, request.life)
+        is_answered = self._plan is not None and self._plan.done()
+        if self._plan is None or refuses_more or (is_answered and life != request.life):
+            return RoundId(self.generation, self._round.number + 1)
+        return None
 
     async def _wait_for_plan(self, plan: asyncio.Future[Plan], request: RestoreStepRequest) -> Plan:
         first, whole = self._timeout.warn_after, self._timeout.seconds
         missing = await self._missing(plan, request, first)
         if missing:
-            if self._warned_round < request.round:
-                self._warned_round = request.round
+            if self._warned_round < self._round:
+                self._warned_round = self._round
                 self._warn(
-                    f"ranks {rank_ranges.format_ranks(missing)} of round {request.round} "
+                    f"ranks {rank_ranges.format_ranks(missing)} of round {self._round} "
                     "have not called "
                     f"restore in {first:g} s; the others wait for {whole:g} s in all"
                 )
             missing = await self._missing(plan, request, whole - first)
         if missing:
             raise errors.CheckpointError(
-                f"ranks {rank_ranges.format_ranks(missing)} of round {request.round} did "
+                f"ranks {rank_ranges.format_ranks(missing)} of round {self._round} did "
                 "not ask for a "
                 f"checkpoint in {whole:g} s; every rank has to call restore"
             )
@@ -142,14 +173,15 @@ class RestoreBarrier:
         await asyncio.wait({plan}, timeout=seconds)
         return [] if plan.done() else sorted(set(range(request.world_size)) - set(self._requests))
 
-    def _start(self, number: int) -> None:
+    def _start(self, current: RoundId) -> None:
         if self._choosing is not None:
             self._choosing.cancel()
         if self._plan is not None and not self._plan.done():
-            _fail(self._plan, errors.CheckpointError(f"round {number} has begun"))
-        self._number, self._requests, self._plan = number, {}, None
+            _fail(self._plan, errors.CheckpointError(f"round {current} has begun"))
+        self._round, self._requests, self._plan = current, {}, None
+        self._ended_lives, self._lives = frozenset(filter(None, self._lives.values())), {}
         self._refused = frozenset()
-        self._begin_round(number)
+        self._begin_round(current)
 
     def _future(self) -> asyncio.Future[Plan]:
         if self._plan is None:
@@ -160,17 +192,17 @@ class RestoreBarrier:
         self, plan: asyncio.Future[Plan], requests: Sequence[RestoreStepRequest]
     ) -> None:
         try:
-            answers = await self._choose(requests)
+            answers = await self._choose(self._round, requests)
         except errors.RoverError as error:
             if not plan.done():
                 _fail(plan, error)
         except Exception as error:  # noqa: BLE001 - all ranks wait for it, and for nothing else
-            _log.exception("mistake while choosing what round %d starts from", self._number)
+            _log.exception("mistake while choosing what round %d starts from", self._round)
             if not plan.done():
                 _fail(plan, errors.CheckpointError(f"a mistake in the sidecar: {error!r}"))
         else:
             if not plan.done():
-                self._store.write(self._number, answers)
+                self._store.write(self._round, answers, self._lives)
                 plan.set_result(answers)
 
 

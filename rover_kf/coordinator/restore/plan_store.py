@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from rover_kf.api import codec, names
 from rover_kf.api.checkpoints import RestoreStepReply, SlotInfo
+from rover_kf.api.states import RoundId
 from rover_kf.sidecar import local_file
 from rover_kf.system import shared_volume
 
@@ -40,10 +41,17 @@ class StoredPlan:
     """The file."""
 
     pod_uid: str
-    round: int
+    round: RoundId
+    lives: dict[str, str]
+    """Of the processes that were answered, by rank."""
     answers: dict[str, _StoredReply]
     """By rank."""
     holdings: tuple[SlotInfo, ...]
+
+    @property
+    def lives_by_rank(self) -> dict[int, str]:
+        """Of the processes that were answered."""
+        return {int(rank): life for rank, life in self.lives.items()}
 
     @property
     def plan(self) -> Plan:
@@ -73,7 +81,7 @@ class _UniqueList:
         return tuple(self._indexes[id(item)] for item in items)
 
 
-def _to_stored(pod_uid: str, number: int, plan: Plan) -> StoredPlan:
+def _to_stored(pod_uid: str, current: RoundId, plan: Plan, lives: Mapping[int, str]) -> StoredPlan:
     holdings = _UniqueList()
     answers = {
         str(rank): _StoredReply(
@@ -83,7 +91,8 @@ def _to_stored(pod_uid: str, number: int, plan: Plan) -> StoredPlan:
         )
         for rank, answer in plan.items()
     }
-    return StoredPlan(pod_uid, number, answers, tuple(holdings.items))
+    named = {str(rank): life for rank, life in lives.items()}
+    return StoredPlan(pod_uid, current, named, answers, tuple(holdings.items))
 
 
 class RestorePlanStore:
@@ -98,12 +107,13 @@ class RestorePlanStore:
         self._path = volume_path / names.RUN_DIR / PLAN_FILE
         self._pod_uid = pod_uid
 
-    def write(self, number: int, plan: Plan) -> None:
-        """Keep the answers of a round; only the newest are."""
+    def write(self, current: RoundId, plan: Plan, lives: Mapping[int, str]) -> None:
+        """Keep the answers of a round, and who got them; only the newest are."""
+        stored = _to_stored(self._pod_uid, current, plan, lives)
         try:
-            shared_volume.replace(self._path, codec.dumps(_to_stored(self._pod_uid, number, plan)))
+            shared_volume.replace(self._path, codec.dumps(stored))
         except OSError as error:
-            _log.warning("what round %d restores could not be kept: %s", number, error)
+            _log.warning("what round %s restores could not be kept: %s", current, error)
 
     def read(self) -> StoredPlan | None:
         """What was kept; None if there is nothing of this pod's."""

@@ -76,6 +76,8 @@ class World:
         self.member_index = MemberIndex()
         self.round: Round | None = None
         self.number = limits.first_round - 1
+        self.generation = 0
+        """Of the coordinator; rounds that it starts have it."""
         self.active = False
         self.expected = limits.nodes
         self.awaited_ranks = set(range(limits.nodes))
@@ -265,6 +267,7 @@ class World:
             world_size=sum(seat.member.processes for seat in chosen),
             store_host=chosen[0].store_host,
             store_port=chosen[0].store_port,
+            generation=self.generation,
         )
         self._activate(world, now)
         self._effects.append(RoundStarted(world))

@@ -61,14 +61,13 @@ class ReplicaDigester:
             pod=self._settings.pod,
             rank=sealed.rank,
             world_size=sealed.world_size,
-            round=sealed.round,
-            step=sealed.step,
+            state=sealed.state,
         )
         try:
             async with self._lock:
                 sums = await asyncio.to_thread(self._tensor_sums, sealed)
         except (errors.CorruptSnapshot, OSError) as overwritten:
-            _log.info("rank %d: step %d is not checked: %s", told.rank, told.step, overwritten)
+            _log.info("rank %d: %s is not checked: %s", told.rank, told.state, overwritten)
             await self._send(told)
             return
         if sums:
@@ -82,9 +81,9 @@ class ReplicaDigester:
     def _tensor_sums(self, sealed: SlotSealed) -> tuple[TensorChecksum, ...]:
         arena = self._slots.arena(sealed.local_rank)
         for seal in arena.sealed():
-            if (seal.slot, seal.step, seal.round) == (sealed.slot, sealed.step, sealed.round):
+            if (seal.slot, seal.state) == (sealed.slot, sealed.state):
                 return tensor_digests.digest_slot(arena, seal)
-        raise errors.CorruptSnapshot(f"slot {sealed.slot} no longer holds step {sealed.step}")
+        raise errors.CorruptSnapshot(f"slot {sealed.slot} no longer holds {sealed.state}")
 
     async def _send(self, digest: ReplicaDigest) -> bool:
         """Whether the listing is wanted."""
@@ -92,6 +91,6 @@ class ReplicaDigester:
             path = names.PATH_REPLICA_DIGEST
             taken = await self._peers.call_coordinator(path, digest, DigestAck)
         except errors.RoverError as error:
-            _log.info("the coordinator does not compare step %d: %s", digest.step, error)
+            _log.info("the coordinator does not compare %s: %s", digest.state, error)
             return False
         return taken.send_listing

@@ -84,7 +84,7 @@ class PeerSource:
 
     async def _get(self, what: str, offset: int) -> AsyncGenerator[bytes, None]:
         holding = self.holding
-        path = f"{names.PATH_SLOTS}/{holding.path_segment}/{holding.step}{what}"
+        path = f"{names.PATH_SLOTS}/{holding.path_segment}/{holding.state.key}{what}"
         # After a change of size both slots may hold the step, in the pieces of two worlds.
         path += f"?checksum={holding.checksum}"
         async with self.peers.get(holding.address, path, offset=offset) as stream:
@@ -105,6 +105,6 @@ class PeerSource:
         good = status == wanted and headers.get("content-range", "").startswith(begin)
         if not good or stated != str(holding.checksum):
             raise errors.CorruptSnapshot(
-                f"{holding.pod} no longer serves step {holding.step} of rank {holding.rank} "
+                f"{holding.pod} no longer serves {holding.state} of rank {holding.rank} "
                 f"(status {status}, checksum {stated})"
             )

@@ -26,6 +26,7 @@ from rover_kf.api.checkpoints import (
     RankPersisted,
     WaitRequest,
 )
+from rover_kf.api.states import State
 from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.sidecar.interfaces import EventRecorder, PeerClient
@@ -91,15 +92,15 @@ class Persister:
         while True:
             with contextlib.ExitStack() as pins:
                 ranks = await asyncio.to_thread(self._slots.local_ranks)
-                if not all(self._pin(pins, rank, named.step) for rank in ranks):
+                if not all(self._pin(pins, rank, named.state) for rank in ranks):
                     pins.close()  # It cannot become whole.
                 writing = self._persist_all(ranks, named)
                 _, named = await asyncio.gather(writing, self._wait_finished(named, pins))
 
     async def _persist_all(self, ranks: Sequence[int], named: PersistOrder) -> None:
-        if named.step is not None:
+        if named.state is not None:
             for local_rank in ranks:
-                await self._persist_scheduled(local_rank, named.step, named.round)
+                await self._persist_scheduled(local_rank, named.state)
 
     async def _wait_finished(self, named: PersistOrder, pins: contextlib.ExitStack) -> PersistOrder:
         """Let go of the slots when the step is finished, written here or not; what is next."""
@@ -110,8 +111,8 @@ class Persister:
         return named
 
     async def _next_scheduled(self, current: PersistOrder) -> PersistOrder:
-        """What is named after that; no step: nothing is, and the one before is finished."""
-        holding = current.step is not None or current.in_progress
+        """What is named after that; no state: nothing is, and the one before is finished."""
+        holding = current.state is not None or current.in_progress
         request = PersistOrderRequest(current.number, _LONG_POLL_SECONDS, holding)
         try:
             return await self._peers.call_coordinator(
@@ -122,16 +123,21 @@ class Persister:
             await asyncio.sleep(_RETRY_SECONDS)
             return PersistOrder(current.number, None)
 
-    def _pin(self, pins: contextlib.ExitStack, local_rank: int, step: int | None) -> bool:
+    def _pin(self, pins: contextlib.ExitStack, local_rank: int, state: State | None) -> bool:
         arena = self._slots.arena(local_rank)
         for seal in arena.sealed():
-            if seal.step == step:
+            if self._stored_as(local_rank, seal) == state:
                 try:
                     pins.enter_context(arena.pin(seal))
                 except errors.CorruptSnapshot:
                     return False
                 return True
         return False
+
+    def _stored_as(self, local_rank: int, seal: Seal) -> State:
+        """The name under which the running round stores it."""
+        known = self._slots.assignments.get(local_rank)
+        return seal.state.restored_in(known.round) if known else seal.state
 
     async def flush(self) -> Ack:
         """Make the newest sealed step of every local rank durable; says why if it could not.
@@ -146,7 +152,7 @@ class Persister:
             await self._report_ended(held)
             if not held:
                 return Ack(reason="nothing was saved")
-            newest = max(seal.step for seal in held.values())
+            newest = max(self._stored_as(local_rank, seal) for local_rank, seal in held.items())
             for local_rank, seal in held.items():
                 refused = await self._flush_rank(local_rank, seal, deadline)
                 if refused:
@@ -158,8 +164,8 @@ class Persister:
 
     async def _report_ended(self, held: Mapping[int, Seal]) -> None:
         """What is not in this pod's slots now is not waited for."""
-        steps = {str(local_rank): seal.step for local_rank, seal in held.items()}
-        told = PodEnded(self._settings.pod, steps)
+        states = {str(rank): self._stored_as(rank, seal) for rank, seal in held.items()}
+        told = PodEnded(self._settings.pod, states)
         asked = self._peers.call_coordinator(names.PATH_COMMIT_LEFT, told, Ack)
         try:
             await asyncio.wait_for(asked, _REPORT_SECONDS)
@@ -173,7 +179,7 @@ class Persister:
         return {local_rank: seals[0] for local_rank, seals in held.items() if seals}
 
     def _are_stored(self, seals: Collection[Seal]) -> bool:
-        """Whether a checkpoint is there that has these steps or newer ones.
+        """Whether a checkpoint is there that has these states or newer ones.
 
         The coordinator, which wrote it, may have ended since: of a whole job that is told to end,
         its pod may be the first one that has nothing left to do.
@@ -182,11 +188,12 @@ class Persister:
             whole = self._storage.checkpoints.complete_folders()
             for folder in whole[-1:]:
                 self._storage.checkpoints.ensure_durable(folder)
-        except errors.StorageError:
+            newest = [self._storage.checkpoints.read_manifest(folder) for folder in whole[-1:]]
+        except (errors.StorageError, errors.CorruptSnapshot):
             return False
-        there = {(folder.step, folder.generation) for folder in whole}
-        return all(
-            any(step >= seal.step and made >= seal.round for step, made in there) for seal in seals
+        return any(
+            found.owner == self._settings.owner and all(s.state <= found.origin for s in seals)
+            for found in newest
         )
 
     async def _flush_rank(self, local_rank: int, seal: Seal, deadline: float) -> str:
@@ -199,38 +206,38 @@ class Persister:
                 refused, by_storage = str(error), isinstance(error, (errors.StorageError, OSError))
             if not by_storage or time.monotonic() >= deadline:
                 return refused
-            if (await self.wait_durable(seal.step, 0.0)).done:
+            if (await self.wait_durable(self._stored_as(local_rank, seal), 0.0)).done:
                 return refused
             await asyncio.sleep(_STORAGE_RETRY_SECONDS)
 
-    async def wait_durable(self, step: int, seconds: float) -> Ack:
-        """Wait until the coordinator has committed the step or a newer one."""
+    async def wait_durable(self, state: State, seconds: float) -> Ack:
+        """Wait until the coordinator has committed the state or a newer one."""
         deadline = time.monotonic() + seconds
         while True:
             rest = min(max(deadline - time.monotonic(), 0.0), _LONG_POLL_SECONDS)
             try:
                 reply = await self._peers.call_coordinator(
-                    names.PATH_COMMIT_WAIT, WaitRequest(step, "durable", rest), Ack
+                    names.PATH_COMMIT_WAIT, WaitRequest(state, "durable", rest), Ack
                 )
             except errors.RoverError as error:
                 return Ack(done=False, reason=str(error))
             if reply.is_settled or time.monotonic() >= deadline:
                 return reply
 
-    async def _durable_or_rejected(self, step: int, reason: str) -> Ack:
-        """A report that comes late is refused because its step is committed already."""
-        reply = await self.wait_durable(step, 0.0)
+    async def _durable_or_rejected(self, state: State, reason: str) -> Ack:
+        """A report that comes late is refused because its state is committed already."""
+        reply = await self.wait_durable(state, 0.0)
         return reply if reply.is_settled else Ack(done=False, reason=reason)
 
-    async def _persist_scheduled(self, local_rank: int, step: int, round_: int) -> None:
+    async def _persist_scheduled(self, local_rank: int, state: State) -> None:
         pause = 0.0
         known = self._slots.assignments.get(local_rank)
-        seals = self._slots.arena(local_rank).sealed()
-        seal = next((seal for seal in seals if seal.step == step), None)
+        held = {self._stored_as(local_rank, s): s for s in self._slots.arena(local_rank).sealed()}
+        seal = held.get(state)
         if seal is None:
-            reason = f"newer steps replaced it: {[seal.step for seal in seals]}"
-        elif known is not None and known.round > round_:
-            reason = f"round {round_} is over"
+            reason = f"newer ones replaced it: {', '.join(map(str, held))}"
+        elif known is not None and known.round > state.round:
+            reason = f"round {state.round} is over"
         else:
             try:
                 reason = await self._persist(local_rank, seal)
@@ -238,25 +245,23 @@ class Persister:
                 reason, pause = str(error), max(_RETRY_SECONDS, self._settings.persist_seconds)
                 self._warn(local_rank, error)
         if reason:
-            await self._report_abort(local_rank, step, round_, reason, pause)
+            await self._report_abort(local_rank, state, reason, pause)
 
-    async def _report_abort(
-        self, local_rank: int, step: int, round_: int, reason: str, pause: float
-    ) -> None:
+    async def _report_abort(self, local_rank: int, state: State, reason: str, pause: float) -> None:
         known = self._slots.assignments.get(local_rank)
         rank, ranks = (known.rank, known.world_size) if known else (-1, 0)
-        told = PersistAborted(self._settings.pod, rank, round_, step, reason, pause, ranks)
+        told = PersistAborted(self._settings.pod, rank, state, reason, pause, ranks)
         try:
             await self._peers.call_coordinator(names.PATH_COMMIT_GIVEN_UP, told, Ack)
         except errors.RoverError as error:
-            _log.warning("the coordinator does not know that step %d fails: %s", step, error)
+            _log.warning("the coordinator does not know that %s fails: %s", state, error)
 
     async def _persist(self, local_rank: int, seal: Seal) -> str:
         """Write the rank's file unless it is there, and report it; why it was refused."""
         # It goes on where whoever asked hangs up: who asks next takes what comes of it.
         durable = await asyncio.shield(self._write_exclusively(local_rank, seal))
         if durable is None:
-            return f"step {seal.step} was overwritten, or its round is over"
+            return f"{seal.state} was overwritten, or its round is over"
         reply = await self._peers.call_coordinator(names.PATH_COMMIT_DURABLE, durable, Ack)
         return "" if reply.done else reply.reason
 
@@ -267,10 +272,10 @@ class Persister:
     async def _write(self, local_rank: int, seal: Seal) -> RankPersisted | None:
         progress = self._progress.setdefault(local_rank, _Progress())
         known = self._slots.assignments.get(local_rank)
-        assignment = known or RankAssignment(seal.rank, seal.world_size, seal.round)
+        assignment = known or RankAssignment(seal.rank, seal.world_size, seal.state.round)
         if progress.written is not None:
             sequence, durable = progress.written
-            if (sequence, durable.round) == (seal.sequence, assignment.round):
+            if (sequence, durable.state.round) == (seal.sequence, assignment.round):
                 return durable
         begun = time.monotonic()
         try:
@@ -284,7 +289,7 @@ class Persister:
             if assignment == (self._slots.assignments.get(local_rank) or assignment):
                 raise
             # Or the new round's retention has removed the old one's unfinished folder.
-            _log.info("given up with round %d: %s", assignment.round, error)
+            _log.info("given up with round %s: %s", assignment.round, error)
             return None
         durable = dataclasses.replace(
             durable, pod=self._settings.pod, persist_seconds=time.monotonic() - begun

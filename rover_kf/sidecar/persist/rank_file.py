@@ -47,7 +47,8 @@ def write_rank_file(
         if slots.assignments.get(local_rank) not in (None, assignment):
             raise errors.StorageError(f"round {assignment.round} is over")
 
-    folder = storage.folder(seal.step, assignment.round)
+    state = seal.state.restored_in(assignment.round)
+    folder = storage.folder(state)
     arena = slots.arena(local_rank)
     with arena.pin(seal) as pin:
         head, path = read_header(pin.descriptor, seal.length), arena.slot_path(seal.slot)
@@ -66,15 +67,14 @@ def write_rank_file(
         pod="",
         rank=file.rank,
         world_size=assignment.world_size,
-        round=assignment.round,
-        step=seal.step,
+        state=state,
+        origin=seal.state,
         replicated=seal.replicated,
         file=file.name,
         file_bytes=file.length,
         checksum=file.checksum,
         pieces=seal.pieces,
         replicated_crc=common,
-        origin_round=seal.round,
         metrics=metrics.read_metrics(head),
         storage_seconds=seconds,
     )
@@ -83,5 +83,5 @@ def write_rank_file(
 def _check_crc(written: int, sealed: int, seal: Seal) -> None:
     if written != sealed:
         raise errors.StorageError(
-            f"step {seal.step}: CRC-32C {written:08x} was written, {sealed:08x} sealed"
+            f"{seal.state}: CRC-32C {written:08x} was written, {sealed:08x} sealed"
         )

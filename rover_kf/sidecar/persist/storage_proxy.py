@@ -10,10 +10,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rover_kf.api import codec
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.chunks import CHUNK_BYTES
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage import verification
+from rover_kf.checkpoint.storage.claim import Claim
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.rank_content import SlotContent
 from rover_kf.checkpoint.storage.rate_limit import RateLimiter, WaitClock
@@ -55,9 +58,17 @@ class StorageProxy:
         """End the processes, and with an error every call that waits for one."""
         self._workers.close()
 
-    def folder(self, step: int, generation: int) -> CheckpointFolder:
+    def folder(self, state: State) -> CheckpointFolder:
         """Where that checkpoint is, or would be."""
-        return self._directory.folder(step, generation)
+        return self._directory.folder(state)
+
+    def claim(self, stated: Claim) -> None:
+        """Claim the job's folder, or check that the claim still holds."""
+        self._call("claim", words={"claim": codec.encode(stated)})
+
+    def last_generation(self) -> int:
+        """The greatest generation that has claimed the folder; 0: none has."""
+        return int(self._call("last_generation")[0]["done"])
 
     def write_slot(
         self, folder: CheckpointFolder, rank: int, content: SlotContent
@@ -79,7 +90,7 @@ class StorageProxy:
 
     def write_manifest(self, content: Manifest) -> CheckpointFolder:
         """Make the folder a checkpoint; safe when it returns."""
-        folder = self.folder(content.step, content.generation)
+        folder = self.folder(content.state)
         self._call("write_manifest", folder, blob=manifest.to_bytes(content))
         return folder
 
@@ -141,17 +152,23 @@ class StorageProxy:
         self,
         keep: int,
         *,
-        generation: int,
+        current: RoundId,
         spare: RetentionExceptions = KEEP_NEWEST,
         below: int = 0,
     ) -> tuple[CheckpointFolder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         best = str(spare.best) if spare.best else ""
-        words = {"keep": keep, "of": generation, "every": spare.every, "best": best, "below": below}
+        words = {
+            "keep": keep,
+            "of": codec.encode(current),
+            "every": spare.every,
+            "best": best,
+            "below": below,
+        }
         return self._to_folders(self._call("collect", words=words, chunked=True)[0])
 
     def _to_folders(self, answer: Mapping[str, Any]) -> tuple[CheckpointFolder, ...]:
-        return tuple(self.folder(step, generation) for step, generation in answer["done"])
+        return tuple(self.folder(codec.decode(State, found)) for found in answer["done"])
 
     def _call(
         self,
@@ -173,4 +190,4 @@ class StorageProxy:
 def _request(name: str, folder: CheckpointFolder | None) -> dict[str, Any]:
     if folder is None:
         return {"call": name}
-    return {"call": name, "step": folder.step, "generation": folder.generation}
+    return {"call": name, "state": codec.encode(folder.state)}

@@ -21,9 +21,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rover_kf import errors
+from rover_kf.api import codec
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.chunks import CHUNK_BYTES
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
+from rover_kf.checkpoint.storage.claim import Claim
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.rank_content import SlotContent
 from rover_kf.checkpoint.storage.retention import KeepBest, RetentionExceptions
@@ -144,7 +147,7 @@ class _RequestLoop:
             self._parent.send(kept, done=None if isinstance(found, bytes) else found)
 
     def _folder(self, words: dict[str, Any]) -> CheckpointFolder:
-        return self._storage.folder(words["step"], words["generation"])
+        return self._storage.folder(codec.decode(State, words["state"]))
 
     def _write_rank(self, words: dict[str, Any], blob: bytes) -> list[Any]:
         ranges = tuple((begin, end) for begin, end in words["ranges"])
@@ -165,6 +168,12 @@ class _RequestLoop:
             yield piece
         self._parent.send(next=0)
         self._parent.receive()
+
+    def _claim(self, words: dict[str, Any], _: bytes) -> None:
+        self._storage.claim(codec.decode(Claim, words["claim"]))
+
+    def _last_generation(self, _words: dict[str, Any], _: bytes) -> int:
+        return self._storage.last_generation()
 
     def _write_manifest(self, words: dict[str, Any], blob: bytes) -> None:
         self._storage.write_manifest(manifest.from_bytes(blob, self._folder(words)))
@@ -193,8 +202,10 @@ class _RequestLoop:
     def _collect(self, words: dict[str, Any], _: bytes) -> list[Any]:
         best = KeepBest.parse(words["best"]) if words["best"] else None
         spare = RetentionExceptions(words["every"], best)
-        keep, generation, below = words["keep"], words["of"], words["below"]
-        gone = self._storage.collect(keep, generation=generation, spare=spare, below=below)
+        current = codec.decode(RoundId, words["of"])
+        gone = self._storage.collect(
+            words["keep"], current=current, spare=spare, below=words["below"]
+        )
         return _folder_keys(gone)
 
     def _read_range(self, words: dict[str, Any], _: bytes) -> None:
@@ -207,7 +218,7 @@ class _RequestLoop:
 
 
 def _folder_keys(folders: tuple[CheckpointFolder, ...]) -> list[Any]:
-    return [(folder.step, folder.generation) for folder in folders]
+    return [codec.encode(folder.state) for folder in folders]
 
 
 def main() -> int:

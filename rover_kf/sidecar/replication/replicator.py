@@ -110,11 +110,10 @@ class Replicator:
         with await acquire_in_thread(take, SlotWrite.close) as filling:
             await copy_into(RateLimitedSource(source, self._limiter), filling.descriptor)
             seal = filling.seal(
-                step=holding.step,
+                state=holding.state,
                 length=holding.snapshot_bytes,
                 rank=holding.rank,
                 world_size=holding.world_size,
-                round_=holding.origin_round,
                 replicated=holding.replicated,
                 pieces=holding.pieces,
             )
@@ -124,9 +123,7 @@ class Replicator:
         """Whether a copy is here already: a keeper that was started again asks anew."""
         arena = self._slots.arena(f"{names.REPLICA_PLACE}{holding.rank}")
         return any(
-            (seal.step, seal.round, seal.length) == (
-                holding.step, holding.origin_round, holding.snapshot_bytes
-            )
+            (seal.state, seal.length) == (holding.state, holding.snapshot_bytes)
             and arena.record.read_checksum(seal) == holding.checksum
             for seal in arena.sealed()
         )  # fmt: skip

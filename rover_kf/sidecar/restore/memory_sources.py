@@ -59,11 +59,9 @@ class MemorySources:
             CorruptSnapshot: it was overwritten.
         """
         for seal in self._slots.arena(holding.path_segment).sealed():
-            same = (seal.step, seal.round, seal.rank, seal.world_size, seal.pieces) == (
-                holding.step, holding.origin_round, holding.rank, holding.world_size, holding.pieces
+            same = (seal.state, seal.rank, seal.world_size, seal.pieces) == (
+                holding.state, holding.rank, holding.world_size, holding.pieces
             )  # fmt: skip
             if same:
                 return seal
-        raise errors.CorruptSnapshot(
-            f"step {holding.step} was overwritten while it was being chosen"
-        )
+        raise errors.CorruptSnapshot(f"{holding.state} was overwritten while it was being chosen")

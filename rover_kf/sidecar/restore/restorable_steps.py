@@ -57,11 +57,11 @@ class RestorableStepFinder:
         return RestorableStepsReply(tuple(sorted(found)))
 
     def _memory_steps(self, local_rank: int) -> set[int]:
-        return {seal.step for seal in self._slots.arena(local_rank).sealed()}
+        return {seal.state.step for seal in self._slots.arena(local_rank).sealed()}
 
     async def _peer_copy_steps(self) -> set[int]:
         request = StoredReplicasRequest(_KEPT_SECONDS)
         kept = await self._peers.post(self._keeper, names.PATH_KEPT, request, StoredReplicas)
         if not kept.verified:
             raise errors.CheckpointError(f"{self._keeper} still verifies the copy that it keeps")
-        return {holding.step for holding in kept.slots}
+        return {holding.state.step for holding in kept.slots}

@@ -27,6 +27,7 @@ from rover_kf.api.checkpoints import (
     RestoreStepRequest,
     SlotInfo,
 )
+from rover_kf.api.states import RoundId
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
@@ -87,8 +88,8 @@ class Restorer:
             ClusterUnavailable: coordinator or peer cannot be reached.
         """
         local_rank = request.local_rank
-        assignment = RankAssignment(request.rank, request.world_size, request.round)
-        await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
+        if request.round.number:
+            await self._assign(request, request.round)
         await asyncio.to_thread(self._discard_rejected, request)
         holdings = await self._holdings(local_rank, peek=request.plain_data_only)
         choice = await self._peers.call_coordinator(
@@ -98,26 +99,33 @@ class Restorer:
                 request.rank,
                 request.world_size,
                 holdings,
-                tuple(one.step for one in request.rejected),
+                tuple(one.state for one in request.rejected),
+                request.life,
             ),
             RestoreStepReply,
         )
-        if choice.step is None:
-            return RestoreReply(None, "none")
+        await self._assign(request, choice.round)
+        if choice.state is None:
+            return RestoreReply(None, "none", round=choice.round)
         if request.plain_data_only:
             return await self._retry(choice, functools.partial(self._peek, request))
         seal, source = await self._fetch_or_fall_back(request, choice)
         # The folder for it may have been made only now.
-        await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
+        await self._assign(request, choice.round)
         await asyncio.to_thread(self._drop_other_history, local_rank, seal)
         found = await asyncio.to_thread(self._slots.checksum, local_rank, seal)
         self._events.record(
             names.EVENT_RESTORED,
-            f"rank {request.rank} of {request.world_size} resumes at step {seal.step} "
-            f"from {source} in round {request.round}; CRC-32C {found:08x}",
+            f"rank {request.rank} of {request.world_size} resumes at step {seal.state.step} "
+            f"from {source} in round {choice.round}; CRC-32C {found:08x}",
         )
         path = self._slots.arena(local_rank).slot_path(seal.slot)
-        return RestoreReply(seal.step, source, str(path), seal.length, found)
+        return RestoreReply(seal.state, source, str(path), seal.length, found, round=choice.round)
+
+    async def _assign(self, request: RestoreRequest, current: RoundId) -> None:
+        """What the local rank is from now on."""
+        assignment = RankAssignment(request.rank, request.world_size, current)
+        await asyncio.to_thread(self._slots.assignments.set, request.local_rank, assignment)
 
     async def _fetch_or_fall_back(
         self, request: RestoreRequest, choice: RestoreStepReply
@@ -131,7 +139,7 @@ class Restorer:
             )
             if stored is None:
                 raise
-            _log.warning("step %s is read from storage: %s", choice.step, gone)
+            _log.warning("%s is read from storage: %s", choice.state, gone)
             return await self._fetch(request, stored), stored.source
 
     async def _fetch(self, request: RestoreRequest, choice: RestoreStepReply) -> Seal:
@@ -194,8 +202,7 @@ class Restorer:
             self._events.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
             raise
         # The newer one is of the same state, of another rank or world: it stays, as a source.
-        alike = (seal.step, seal.round) == (newest.step, newest.round)
-        return arena.make_newest(seal) if alike else seal
+        return arena.make_newest(seal) if seal.state == newest.state else seal
 
     async def _retry(
         self, choice: RestoreStepReply, fetch: Callable[[RestoreStepReply], Awaitable[_T]]
@@ -206,7 +213,7 @@ class Restorer:
             except (errors.ClusterUnavailable, errors.CorruptSnapshot) as error:  # noqa: PERF203 - a retry
                 if attempt == _ATTEMPTS:
                     raise
-                _log.warning("fetching step %s again: %s", choice.step, error)
+                _log.warning("fetching %s again: %s", choice.state, error)
                 if choice.alternatives:
                     first, *others = *choice.alternatives, *choice.slots
                     choice = dataclasses.replace(choice, slots=(first,), alternatives=tuple(others))
@@ -217,7 +224,7 @@ class Restorer:
         first = choice.slots[0]
         with contextlib.ExitStack() as pins:
             sources = await self._memory_sources.open(choice, pins)
-            state = SourceState(first.step, first.origin_round, first.replicated, first.pieces)
+            state = SourceState(first.state, first.replicated, first.pieces)
             same = first.world_size == request.world_size
             return await self._assembler.fill(
                 request, sources, state, rebuilding=choice.replicas_in_use, same_world=same
@@ -227,7 +234,7 @@ class Restorer:
         self, request: RestoreRequest, choice: RestoreStepReply, store: StoredCheckpoints
     ) -> Seal:
         found, sources = await self._files(request, choice, store)
-        state = SourceState(found.step, found.generation, found.replicated, found.pieces)
+        state = SourceState(found.origin, found.replicated, found.pieces)
         same = found.world_size == request.world_size
         return await self._assembler.fill(request, sources, state, same_world=same)
 
@@ -246,31 +253,32 @@ class Restorer:
         named = manifest.parse_folder(choice.path.rstrip("/"))
         if named is None:
             raise errors.CheckpointError(f"{choice.path!r} is no checkpoint's folder")
-        return store.folder(named.step, named.generation)
+        return store.folder(named.state)
 
     def _discard_rejected(self, request: RestoreRequest) -> None:
-        """Slots with a step that the process could not take hold nothing that it ever could."""
+        """Slots with a state that the process could not take hold nothing that it ever could."""
         arena = self._slots.arena(request.local_rank)
-        refused = {one.step for one in request.rejected}
+        refused = {one.state for one in request.rejected}
         for seal in arena.sealed():
-            if seal.step in refused:
+            if seal.state in refused:
                 arena.discard(seal)
-        for one in request.rejected[-1:]:  # those before were told when it refused them
-            told = f"step {one.step} cannot be restored, trying an older one: {one.reason}"
-            self._events.record(names.EVENT_CHECKPOINT_WARNING, told, warning=True)
+        for one in request.rejected[-1:]:  # those before were reported when it refused them
+            why = f"step {one.state.step} cannot be restored, trying an older one: {one.reason}"
+            self._events.record(names.EVENT_CHECKPOINT_WARNING, why, warning=True)
 
     def _drop_other_history(self, local_rank: int, chosen: Seal) -> None:
         arena = self._slots.arena(local_rank)
         for seal in arena.sealed():
             # What this was made of stays, and another rank's of the same state: who is that rank
             # now may still have to fetch it.
-            same = (seal.step, seal.round) == (chosen.step, chosen.round)
+            same = seal.state == chosen.state
             source = same and not chosen.replicated and seal.sequence < chosen.sequence
-            if seal.slot != chosen.slot and seal.step >= chosen.step and not source:
+            if seal.slot != chosen.slot and seal.state >= chosen.state and not source:
                 arena.discard(seal)
 
 
 def _plain_reply(choice: RestoreStepReply, head: Snapshot) -> RestoreReply:
     if STATE_KEY not in head.metadata:
-        raise errors.CorruptSnapshot(f"step {choice.step} has no state in it")
-    return RestoreReply(choice.step, choice.source, plain_data=head.metadata[STATE_KEY])
+        raise errors.CorruptSnapshot(f"{choice.state} has no state in it")
+    plain_data = head.metadata[STATE_KEY]
+    return RestoreReply(choice.state, choice.source, plain_data=plain_data, round=choice.round)

@@ -10,6 +10,7 @@ import mmap
 from collections.abc import Sequence
 
 from rover_kf.api.checkpoints import ArenaRequest, RestoreRequest
+from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.arena import SlotWrite
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format.tensor_layout import read_tensor_layout
@@ -28,11 +29,9 @@ from rover_kf.sidecar.tasks import acquire_in_thread
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceState:
-    """Which state a slot is filled with."""
+    """Which state a slot is filled with, as it was saved."""
 
-    step: int
-    round: int
-    """In which it came to be."""
+    state: State
     replicated: bool
     pieces: bool
 
@@ -80,18 +79,17 @@ class SlotAssembler:
         wanted = ArenaRequest(request.local_rank, length)
         await asyncio.to_thread(self._slots.allocate, wanted, rebuilding=rebuilding)
         arena = self._slots.arena(request.local_rank)
-        self._server.end_other_reads(request.local_rank, state.step, state.round)
+        self._server.end_other_reads(request.local_rank, state.state)
         with await acquire_in_thread(arena.fill, SlotWrite.close) as filling:
             if made is None:
                 await copy_into(sources[0], filling.descriptor)
             else:
                 await _assemble(made, sources, filling.descriptor)
             seal = filling.seal(
-                step=state.step,
+                state=state.state,
                 length=length,
                 rank=request.rank,
                 world_size=request.world_size,
-                round_=state.round,
                 replicated=state.replicated and not in_pieces,
                 pieces=in_pieces,
             )

@@ -11,6 +11,7 @@ import pathlib
 
 from rover_kf import errors
 from rover_kf.api import codec
+from rover_kf.api.states import RoundId
 from rover_kf.system import shared_volume
 
 _log = logging.getLogger("rover_kf")
@@ -25,7 +26,7 @@ class RankAssignment:
 
     rank: int
     world_size: int
-    round: int
+    round: RoundId
 
 
 class RankAssignments:

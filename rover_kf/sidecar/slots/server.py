@@ -24,6 +24,7 @@ from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.arena import Pin
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.sidecar.slots.slots import PodSlots
@@ -53,23 +54,17 @@ class SlotServer:
         self._slots, self._reader_seconds = slots, reader_seconds
         self._readers: dict[asyncio.Transport, tuple[str, Seal]] = {}
 
-    def end_other_reads(self, local_rank: int, step: int, origin_round: int) -> None:
-        """End the reading of a rank's slots with any other state: a restore wants the place.
-
-        Args:
-            local_rank: whose.
-            step: of the state that may be read.
-            origin_round: round in which that came to be.
-        """
+    def end_other_reads(self, local_rank: int, state: State) -> None:
+        """End the reading of a rank's slots with any other state: a restore needs the slot."""
         for transport, (place, seal) in self._readers.items():
-            if place == str(local_rank) and (seal.step, seal.round) != (step, origin_round):
+            if place == str(local_rank) and seal.state != state:
                 with contextlib.suppress(OSError):  # it is gone already
                     transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
         place = f"(?:{names.REPLICA_PLACE})?[0-9]{{1,9}}"
-        slot = names.PATH_SLOTS + f"/{{place:{place}}}/{{step:[0-9]{{1,18}}}}"
+        slot = names.PATH_SLOTS + f"/{{place:{place}}}/{{state:{names.STATE_KEY_PATTERN}}}"
         return [
             web.get(slot, self._on_slot, allow_head=False),
             web.get(f"{slot}/{{part:{names.SLOT_HEAD}}}", self._on_slot, allow_head=False),
@@ -113,7 +108,7 @@ class SlotServer:
                 await _send_encrypted(pin, span, response)
             await self._wait_drained(transport)
         except OSError as gone:
-            _log.info("%s took less than step %d: %s", request.remote, pin.seal.step, gone)
+            _log.info("%s took less than %s: %s", request.remote, pin.seal.state, gone)
         finally:
             if transport is not None:
                 self._readers.pop(transport, None)
@@ -127,25 +122,22 @@ class SlotServer:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _pinned(self, request: web.Request) -> tuple[Pin, int]:
-        place, step = request.match_info["place"], int(request.match_info["step"])
-        checksum = request.query.get("checksum")
-        pin = functools.partial(self._pin, place, step, checksum)
+        place, key = request.match_info["place"], request.match_info["state"]
+        pin = functools.partial(self._pin, place, key, request.query.get("checksum"))
         return await acquire_in_thread(pin, lambda pinned: pinned[0].close())
 
-    def _pin(self, arena_name: str, step: int, checksum: str | None) -> tuple[Pin, int]:
-        """A slot that holds the step, and its checksum: the one that is asked for, if any is."""
-        arena, why = (
-            self._slots.arena(arena_name),
-            f"step {step} is not in the slots of {arena_name}",
-        )
+    def _pin(self, arena_name: str, key: str, checksum: str | None) -> tuple[Pin, int]:
+        """A slot that holds the state, and its checksum: the one that is asked for, if any is."""
+        arena = self._slots.arena(arena_name)
+        why = f"state {key} is not in the slots of {arena_name}"
         for seal in arena.sealed():
-            if seal.step != step:
+            if seal.state.key != key:
                 continue
             try:
                 found = self._slots.checksum(arena_name, seal)
                 if checksum in (None, str(found)):
                     return arena.pin(seal), found
-                why = f"step {step} has CRC-32C {found}, not {checksum}"
+                why = f"{seal.state} has CRC-32C {found}, not {checksum}"
             except errors.CorruptSnapshot as torn:
                 why = str(torn)
         raise web.HTTPNotFound(text=why)

@@ -16,6 +16,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, SlotInfo
+from rover_kf.api.states import State
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
@@ -120,6 +121,13 @@ class PodSlots:
         found = (path.parent.name for path in self._root.glob("*/control"))
         return tuple(sorted(int(name) for name in found if _is_number(name)))
 
+    def newest_stored_as(self, local_rank: int) -> State | None:
+        """The newest state of a local rank, under the name that its round stores it by."""
+        known = self.assignments.get(local_rank)
+        for seal in self.arena(local_rank).sealed()[:1]:
+            return seal.state.restored_in(known.round) if known else seal.state
+        return None
+
     def checksum(self, arena_name: int | str, seal: Seal) -> int:
         """CRC-32C of a sealed slot, computed once a seal.
 
@@ -152,7 +160,7 @@ class PodSlots:
                 arena.record.write_checksum(seal, found)
             elif known != found:
                 raise errors.CorruptSnapshot(
-                    f"step {seal.step} in {arena.slot_path(seal.slot)} has CRC-32C {found:08x}; "
+                    f"{seal.state} in {arena.slot_path(seal.slot)} has CRC-32C {found:08x}; "
                     f"{known:08x} was computed after the seal"
                 )
         return found
@@ -196,12 +204,11 @@ class PodSlots:
             node=self._settings.node,
             rank=seal.rank,
             world_size=seal.world_size,
-            step=seal.step,
+            state=seal.state,
             replicated=seal.replicated,
             pieces=seal.pieces,
             snapshot_bytes=seal.length,
             checksum=crc,
-            origin_round=seal.round,
         )
 
 
@@ -215,8 +222,7 @@ def describe(seal: Seal) -> dict[str, Any]:
     return {
         "rank": seal.rank,
         "world_size": seal.world_size,
-        "round": seal.round,
-        "step": seal.step,
+        "state": seal.state,
         "slot": seal.slot,
         "snapshot_bytes": seal.length,
         "replicated": seal.replicated,

@@ -27,7 +27,8 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RejectedStep
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RejectedState
+from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import (
@@ -81,6 +82,8 @@ class DirectoryCheckpointer:
         self._session, self._guard = object(), ReentrancyGuard()
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
+        self.restored_state: State | None = None
+        """What restore brought."""
         if self._reporter is not None:
             atexit.register(self.close)
 
@@ -117,28 +120,29 @@ class DirectoryCheckpointer:
         begun = time.perf_counter()
         step = checked_step(step, self._steps.last)
         self._steps.writer_check.check()
+        state = self._steps.next_state(step)
         try:
             with self._guard.held():
-                seal = self._stage(step, root, folders.scan(root), told)
+                seal = self._stage(state, root, folders.scan(root), told)
         except OSError as cause:
             raise errors.CheckpointError(
                 f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "
                 "write or remove files meanwhile"
             ) from cause
         self._steps.writer_check.record_seal(seal)
-        self._steps.record_saved(step)
+        self._steps.record_saved(state)
         self._reporter.report_seal(seal, time.perf_counter() - begun)
 
     def restore(
-        self, folder: str | os.PathLike[str], *, refused: tuple[RejectedStep, ...] = ()
+        self, folder: str | os.PathLike[str], *, refused: tuple[RejectedState, ...] = ()
     ) -> int:
         """Put back the newest files that all ranks have in common; every rank must call it.
 
         Args:
             folder: to be made; there whole or not at all. What a process before this one was given
                 there has to be removed before.
-            refused: steps that this program has had back and cannot go on from: an older one is
-                wanted. Only in a world of one process.
+            refused: states (``restored_state``) that this program cannot resume from: an older one
+                is requested. Only in a world of one process.
 
         Returns:
             The step that was saved; 0, and no folder, if there is nothing to restore.
@@ -159,8 +163,9 @@ class DirectoryCheckpointer:
         self._steps.begin_restore()
         self._steps.writer_check.check()
         reply = RestoreClient(self._settings, self._sidecar).request_slot(refused=refused)
-        self._steps.record_restored(reply.step)
-        if reply.step is None:
+        self._steps.record_restored(reply)
+        self.restored_state = reply.state
+        if reply.state is None:
             return 0
         with open_slot(reply) as (found, buffer):
             state = plain_data.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
@@ -172,7 +177,7 @@ class DirectoryCheckpointer:
                     f"be made, where {reply.snapshot_bytes} bytes are free"
                 ) from cause
         self.restored_from = reply.source
-        return reply.step
+        return reply.state.step
 
     def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:
         """Wait until a step (or a newer one) is safe.
@@ -192,7 +197,8 @@ class DirectoryCheckpointer:
         if self._sidecar is None:
             self._inactive.warn_once()
             return False
-        return self._sidecar.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
+        state = self._steps.state_of(step)
+        return self._sidecar.wait(state, level, timeout=timeout, patience=PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Report what is left; safe to call twice."""
@@ -202,12 +208,12 @@ class DirectoryCheckpointer:
 
     def _stage(
         self,
-        step: int,
+        state: State,
         root: pathlib.Path,
         listing: FolderListing,
         metric_metadata: Mapping[str, str],
     ) -> Seal:
-        """Copy the files into a slot and seal it."""
+        """Copy the files into a slot and seal it as that state."""
         files = {_PREFIX + file.path: file for file in listing.files}
         metadata = {
             STATE_KEY: json.dumps(plain_data.encode({"folder": listing.to_plain()})),
@@ -226,11 +232,10 @@ class DirectoryCheckpointer:
                 os.lseek(filling.descriptor, place.begin, os.SEEK_SET)
                 folders.read_into(root, files[place.entry.name], filling.descriptor)
             return filling.seal(
-                step=step,
+                state=state,
                 length=layout.length,
                 rank=self._settings.rank,
                 world_size=self._settings.world_size,
-                round_=self._settings.round,
                 replicated=self._replicated,
             )
 

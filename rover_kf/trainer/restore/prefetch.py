@@ -92,7 +92,7 @@ class RestorePrefetch:
             loading = self._make_loader(seen.snapshot, seen.buffer)
             loading.copy_ahead(is_over)
         except Exception as reason:  # noqa: BLE001 - told if it is the one: it fails there, too
-            _log.debug("step %d was not made ready: %s", seen.seal.step, reason)
+            _log.debug("%s was not made ready: %s", seen.seal.state, reason)
             return
         self._peeked, self._loader = seen, loading
 

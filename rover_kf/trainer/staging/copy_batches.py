@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
+from rover_kf.api.states import State
 from rover_kf.checkpoint.format.snapshot import PlacedTensor
 from rover_kf.trainer.staging.cuda import Pair
 from rover_kf.trainer.state.addresses import Addresses
@@ -46,7 +47,7 @@ class Batch:
 class CopySource:
     """What one save copies."""
 
-    step: int
+    state: State
     tensors: Sequence[torch.Tensor]
     """Of the whole state."""
     data_ptrs: Addresses

@@ -64,7 +64,7 @@ class MutationWatch:
         if not touched:
             return  # what was copied at once may change as it likes
         raise StateMutated(
-            self.source.step,
+            self.source.state.step,
             f"{', '.join(touched[:3])} changed in place, by something else than an optimizer's "
             f"step, before the copy was done ({len(touched)} of {len(named)} tensors); change them "
             "before save(), or pass overlap=False to Checkpointer",
@@ -74,7 +74,7 @@ class MutationWatch:
         other = changed_tensors(batch, self.source.tensors)
         if other:
             raise StateMutated(
-                self.source.step,
+                self.source.state.step,
                 "another shape or type than at the save before, at the same place in memory: "
                 f"{', '.join(other[:3])}. The next save takes them as they are; where that happens "
                 "again and again, pass overlap=False to Checkpointer",

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from rover_kf import errors
+from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.system import cpu_quota
@@ -98,12 +99,12 @@ class Stager:
         self._slots.prepare(snapshot_bytes + to_come)
 
     def save(
-        self, step: int, state: Mapping[str, object], metrics: Mapping[str, str] | None = None
+        self, saved: State, state: Mapping[str, object], metrics: Mapping[str, str] | None = None
     ) -> None:
         """Copy the state into a slot and seal it, or begin to.
 
         Args:
-            step: its number.
+            saved: what the save makes.
             state: of the rank.
             metrics: metadata that the snapshot has besides (rover_kf.checkpoint.format.metrics).
 
@@ -118,12 +119,12 @@ class Stager:
             self._finish()
             self.issued, self.unsaved = self.issued + 1, None
             with gc_paused():
-                overlaps = self._start_copy(step, state, metrics or {})
+                overlaps = self._start_copy(saved, state, metrics or {})
             if not overlaps:
                 self._overlap.finish()
 
     def _start_copy(
-        self, step: int, state: Mapping[str, object], metrics: Mapping[str, str]
+        self, saved: State, state: Mapping[str, object], metrics: Mapping[str, str]
     ) -> bool:
         """Begin to copy; whether the copy may go on after save has returned."""
         parts = self._flatten_cache.flatten(state, trust_addresses=self._overlapped)
@@ -137,13 +138,13 @@ class Stager:
             )
         if parts.unverified and not self._plans.matches(parts, late):
             self._flatten_cache.clear()
-            return self._start_copy(step, state, metrics)
+            return self._start_copy(saved, state, metrics)
         if metrics:
             parts = dataclasses.replace(parts, metadata={**parts.metadata, **metrics})
-        self._begin(step, parts, late, at, on_device=on_device)
+        self._begin(saved, parts, late, at, on_device=on_device)
         return overlaps
 
-    def save_parts(self, step: int, parts: FlatState) -> None:
+    def save_parts(self, saved: State, parts: FlatState) -> None:
         """Copy named tensors into a slot and seal it.
 
         Raises:
@@ -156,12 +157,12 @@ class Stager:
             self._finish()
             self.issued, self.unsaved = self.issued + 1, None
             self._flatten_cache.clear()
-            self._begin(step, parts, frozenset(), [], on_device=_on_device(parts))
+            self._begin(saved, parts, frozenset(), [], on_device=_on_device(parts))
             self._overlap.finish()
 
     def _begin(
         self,
-        step: int,
+        saved: State,
         parts: FlatState,
         deferred: frozenset[str],
         data_ptrs: Addresses,
@@ -172,7 +173,7 @@ class Stager:
         room = SlotReservation(self._slots, pinned=on_device)
         begun = time.perf_counter()
         seal = functools.partial(self._seal, room, plan.layout.length, parts.is_sharded, begun)
-        source = CopySource(step, tensor_list(parts.tensors), data_ptrs, on_device=on_device)
+        source = CopySource(saved, tensor_list(parts.tensors), data_ptrs, on_device=on_device)
         try:
             rest = self._copy(
                 plan, room, source, functools.partial(_write_header, room, head), seal
@@ -275,11 +276,10 @@ class Stager:
             if error is not None:
                 return
             seal = reservation.slot_write().seal(
-                step=mutation_watch.source.step,
+                state=mutation_watch.source.state,
                 length=length,
                 rank=self._settings.rank,
                 world_size=self._settings.world_size,
-                round_=self._settings.round,
                 replicated=self._replicated and not pieces,
                 pieces=pieces,
             )

@@ -28,7 +28,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import RejectedStep
+from rover_kf.api.checkpoints import RejectedState
 from rover_kf.api.samples import StepSample
 from rover_kf.system.steady_clock import MonotonicWallClock
 from rover_kf.trainer import settings as trainer_settings
@@ -239,7 +239,7 @@ class TensorFlowCheckpointer:
 
     def _restore_newest(self, files: pathlib.Path) -> int:
         """The newest step that can be read; 0: nothing is saved."""
-        refused: tuple[RejectedStep, ...] = ()
+        refused: tuple[RejectedState, ...] = ()
         while True:
             shutil.rmtree(files, ignore_errors=True)
             step = self._directory.restore(self._restore_dir, refused=refused)
@@ -255,7 +255,8 @@ class TensorFlowCheckpointer:
                 self._state.read(self._restore_dir, step)
             except errors.CorruptSnapshot as damage:
                 _log.warning("rover-kf: step %d is damaged, an older one is next: %s", step, damage)
-                refused += (RejectedStep(step, str(damage)),)
+                assert self._directory.restored_state is not None  # noqa: S101 - a step was restored
+                refused += (RejectedState(self._directory.restored_state, str(damage)),)
             else:
                 return step
 

@@ -31,6 +31,7 @@ def import_all(runtime: pathlib.Path) -> dict[str, str]:
 
 def write(folder: pathlib.Path) -> None:
     """Write a snapshot into a new arena and seal it, as a trainer would."""
+    from rover_kf.api.states import NO_ROUND, State  # noqa: PLC0415
     from rover_kf.checkpoint.arena.arena_allocation import allocate  # noqa: PLC0415
     from rover_kf.checkpoint.format import snapshot  # noqa: PLC0415 - the path is set by now
 
@@ -39,7 +40,9 @@ def write(folder: pathlib.Path) -> None:
     with arena.fill() as filling:
         os.pwrite(filling.descriptor, snapshot.header(layout, {"state": "{}"}), 0)
         os.pwrite(filling.descriptor, CONTENT, layout.data_begin)
-        filling.seal(step=7, length=layout.length, rank=0, world_size=1, round_=1, replicated=True)
+        filling.seal(
+            state=State(NO_ROUND, 7), length=layout.length, rank=0, world_size=1, replicated=True
+        )
 
 
 def read(folder: pathlib.Path) -> tuple[int, bytes]:
@@ -51,7 +54,7 @@ def read(folder: pathlib.Path) -> tuple[int, bytes]:
     with arena.pin(arena.sealed()[0]) as pin:
         data = os.pread(pin.descriptor, pin.seal.length, 0)
     weight = snapshot.read(data).tensors["weight"]
-    return pin.seal.step, data[weight.begin : weight.end]
+    return pin.seal.state.step, data[weight.begin : weight.end]
 
 
 def main() -> None:

@@ -97,7 +97,8 @@ async def serve(settings: SidecarSettings, story: Told, port: int) -> None:
     remote = checkpoints.peer_routes()
     if settings.is_coordinator:
         commits = CommitService(settings, story, peers, storage=place and place.checkpoints)
-        await commits.first_generation()
+        commits.set_generation((await commits.scan_storage()).generation + 1)
+        await commits.claim()
         remote += commits.routes()
     socket_path = settings.volume_path / names.SOCKET
     socket_path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,9 +171,9 @@ class Pod:
     def measured(self) -> tuple[int, dict[str, float]]:
         """The newest step in the pod's memory, and what was measured of it."""
         arena = Arena(self.settings.volume_path / "arena" / "0")
-        newest = max(arena.sealed(), key=lambda seal: seal.step)
+        newest = max(arena.sealed(), key=lambda seal: seal.state)
         with arena.slot_path(newest.slot).open("rb") as file:
-            return newest.step, metrics.read_metrics(snapshot.read(file.read(newest.length)))
+            return newest.state.step, metrics.read_metrics(snapshot.read(file.read(newest.length)))
 
     def environment(self, *, rank: int = 0, world_size: int = 1, round_: int = 1) -> dict[str, str]:
         """Variables of a training process in the pod."""

@@ -25,6 +25,7 @@ from rover_kf.api.checkpoints import (
 )
 from rover_kf.api.status import Ack
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
+from rover_kf.checkpoint.storage import claim
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.rate_limit import RateLimitedWriter, RateLimiter
 from rover_kf.checkpoint.storage.syscalls import Syscalls
@@ -36,6 +37,7 @@ from rover_kf.sidecar.slots.server import SlotServer
 from rover_kf.sidecar.slots.slots import PodSlots
 from rover_kf.sidecar.slots.verifier import SlotVerifier
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 from tests.support.states.synthetic_states import Form
 
 JOB = "demo"
@@ -79,7 +81,7 @@ class Reporting(DirectoryStorage):
 
     def write_manifest(self, content: Manifest) -> CheckpointFolder:
         folder = super().write_manifest(content)
-        self.note(content.step)
+        self.note(content.state.step)
         return folder
 
     def note(self, step: int) -> None:
@@ -162,7 +164,7 @@ class World:
 
     def begin(self) -> int:
         """The coordinator looks at the storage; number of the first round."""
-        number = self._runner.run(self.commits.first_generation())
+        number = self._runner.run(self.commits.scan_storage()).first_round
         if self.commits.durable_step is not None:
             self.storage.note(self.commits.durable_step)  # Whoever waits for it is told so now.
         return number
@@ -179,15 +181,16 @@ class World:
         with self.slots[rank].arena(0).fill() as filling:
             os.pwrite(filling.descriptor, content, 0)
             filling.seal(
-                step=step, length=len(content), rank=rank, world_size=self.form.world_size,
-                round_=round_, replicated=self.form.replicated, pieces=self.form.pieces,
+                state=identities.state(step, round_), length=len(content), rank=rank,
+                world_size=self.form.world_size, replicated=self.form.replicated,
+                pieces=self.form.pieces,
             )  # fmt: skip
 
     def write(self, rank: int, step: int, round_: int) -> RankPersisted:
         """A rank's file of a step in its slots; its report."""
         slots = self.slots[rank]
-        seal = next(seal for seal in slots.arena(0).sealed() if seal.step == step)
-        assignment = RankAssignment(rank, self.form.world_size, round_)
+        seal = next(seal for seal in slots.arena(0).sealed() if seal.state.step == step)
+        assignment = RankAssignment(rank, self.form.world_size, identities.round_id(round_))
         slots.assignments.set(0, assignment)  # Its pod knows of no later round.
         return rank_file.write_rank_file(
             RateLimitedWriter(self.storage, RateLimiter(0)), slots, 0, seal, assignment
@@ -219,7 +222,11 @@ class World:
     async def _restore_all(self, round_: int) -> list[RestoreReply]:
         size = self.form.world_size
         asked = [
-            restorer.restore(RestoreRequest(0, rank, size, round_, self.form.wanted(rank)))
+            restorer.restore(
+                RestoreRequest(
+                    0, rank, size, identities.round_id(round_), requested=self.form.wanted(rank)
+                )
+            )
             for rank, restorer in enumerate(self._restorers)
         ]
         return await asyncio.gather(*asked)
@@ -227,6 +234,7 @@ class World:
     def is_tidy(self, step: int) -> bool:
         """Whether the storage holds that step's checkpoint and nothing else."""
         found = {path.name for path in self.storage.root.rglob("*")}
+        found -= {claim.OWNER_FILE, claim.GENERATIONS, "0"}
         files = {f"rank-{rank:05d}.safetensors" for rank in range(self.form.world_size)}
         (folder,) = self.storage.folders()
         return folder.step == step and found == {folder.name, "manifest.json", *files}

@@ -21,6 +21,7 @@ from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.sidecar.http.app import Authenticator, make_application
 from rover_kf.sidecar.slots.server import SlotServer
 from rover_kf.sidecar.slots.slots import PodSlots
+from tests.support.states import identities
 
 PATH = f"{names.PATH_SLOTS}/0/7"
 CONTENT = random.Random(7).randbytes((2 << 20) + 3)
@@ -48,7 +49,11 @@ class Served:
         with self.arena.fill(only=slot) as filling:
             os.pwrite(filling.descriptor, content, 0)
             return filling.seal(
-                step=7, length=len(content), rank=0, world_size=1, round_=1, replicated=True
+                state=identities.state(7),
+                length=len(content),
+                rank=0,
+                world_size=1,
+                replicated=True,
             )
 
     @contextlib.asynccontextmanager

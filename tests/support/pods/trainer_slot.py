@@ -13,6 +13,7 @@ from rover_kf.trainer.staging import copy_batches, copy_threads
 from rover_kf.trainer.state import tensor_views
 from rover_kf.trainer.state.addresses import addresses
 from rover_kf.trainer.state.flatten import FlatState
+from tests.support.states import identities
 
 
 def written(parts: FlatState) -> mmap.mmap:
@@ -27,7 +28,9 @@ def written(parts: FlatState) -> mmap.mmap:
     )
     batches = copy_batches.batches(layout.tensors, parts.tensors, [targets], frozenset())
     tensors = [*parts.tensors.values()]
-    source = copy_batches.CopySource(0, tensors, addresses(tensors), on_device=False)
+    source = copy_batches.CopySource(
+        identities.state(1), tensors, addresses(tensors), on_device=False
+    )
     for copy in copy_batches.copy_calls(batches, lambda: 0, source):
         copy()
     return buffer

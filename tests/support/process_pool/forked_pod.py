@@ -33,6 +33,7 @@ from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.sidecar import __main__ as sidecar
 from rover_kf.trainer.sidecar_client import SidecarClient
+from tests.support.states import identities
 from tests.support.states.synthetic_states import Form
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -91,26 +92,34 @@ class Trainer:
         return step or 0
 
     def _ask(self, rank: int) -> RestoreReply:
-        asked = RestoreRequest(rank, rank, FORM.world_size, self._round, FORM.wanted(rank))
+        current = identities.round_id(self._round)
+        asked = RestoreRequest(
+            local_rank=rank,
+            rank=rank,
+            world_size=FORM.world_size,
+            round=current,
+            requested=FORM.wanted(rank),
+        )
         return self._link.request(
             names.PATH_RESTORE, asked, RestoreReply, timeout=_SECONDS, patience=_SECONDS
         )
 
     def _save(self, rank: int, step: int) -> None:
         data = memoryview(FORM.bytes_of(step, self._round, rank))
-        facts = {"rank": rank, "world_size": FORM.world_size, "step": step, "replicated": False}
+        state = identities.state(step, self._round)
+        facts = {"rank": rank, "world_size": FORM.world_size, "state": state, "replicated": False}
         before = self._arenas[rank].sealed()
         if len(before) > 1:
-            self.tell(f"fills {rank} {before[0].step}")
+            self.tell(f"fills {rank} {before[0].state.step}")
         with self._arenas[rank].fill() as filling:
             if len(before) > 1 and filling.slot == before[0].slot:
-                self.tell(f"over {before[0].step} {before[1].step}")
+                self.tell(f"over {before[0].state.step} {before[1].state.step}")
             with mmap.mmap(filling.descriptor, len(data)) as mapping:
                 for begin in range(0, len(data), _WRITE_BYTES):
                     mapping[begin : begin + _WRITE_BYTES] = data[begin : begin + _WRITE_BYTES]
-            filling.seal(length=len(data), round_=self._round, pieces=True, **facts)
+            filling.seal(length=len(data), pieces=True, **facts)
         told = SlotSealed(
-            rank, round=self._round, slot=filling.slot, snapshot_bytes=len(data), pieces=True,
+            rank, round=state.round, slot=filling.slot, snapshot_bytes=len(data), pieces=True,
             **facts,
         )  # fmt: skip
         try:

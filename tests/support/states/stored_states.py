@@ -16,13 +16,14 @@ from rover_kf.checkpoint.storage.storage_protocol import Storage
 from rover_kf.trainer.state import flatten as states
 from rover_kf.trainer.state.flatten import FlatState
 from tests.support.pods import trainer_slot
+from tests.support.states import identities
 
 
 def store(
     storage: Storage,
     step: int,
     ranks: Sequence[Mapping[str, object]],
-    generation: int = 1,
+    round_: int = 1,
     sharded: frozenset[str] = frozenset(),
     *,
     replicated: bool = True,
@@ -35,13 +36,14 @@ def store(
         storage: of the job.
         step: of it.
         ranks: each rank's state; of sharded tensors every one has the whole.
-        generation: of it.
+        round_: in which it was saved.
         sharded: names of tensors of which each rank keeps some rows only, as FSDP2 does.
         replicated: whether ranks hold the same parameters.
         saved_at: Unix seconds.
         metrics: what was measured of it.
     """
-    folder, files = storage.folder(step, generation), []
+    state = identities.state(step, round_)
+    folder, files = storage.folder(state), []
     for rank, content in enumerate(ranks):
         parts = states.flatten(content, replicated=replicated)
         slot = memoryview(trainer_slot.written(_cut(parts, sharded, rank, len(ranks))))
@@ -50,9 +52,10 @@ def store(
         files.append(storage.write_rank(folder, rank, pieces, share.length))
     return storage.write_manifest(
         Manifest(
-            step,
-            generation,
-            len(ranks),
+            "",
+            state,
+            state,
+            world_size=len(ranks),
             replicated=replicated and not sharded,
             files=tuple(files),
             saved_at=saved_at,

@@ -14,6 +14,7 @@ from rover_kf.api.replication import ReplicaDigest, TensorChecksum
 from rover_kf.checkpoint import divergence
 from rover_kf.coordinator import replica_comparison
 from rover_kf.sidecar.http import app
+from tests.support.states import identities
 
 ranks = st.dictionaries(st.integers(0, 40), st.integers(0, 3), min_size=1, max_size=12)
 states = st.dictionaries(st.text(min_size=1, max_size=8), st.integers(0, 1), max_size=12)
@@ -65,7 +66,15 @@ def test_a_listing_is_bounded():
     sums = [TensorChecksum(name, 2**32 - 1) for name in names]
     odd = [*sums[:5000], TensorChecksum(names[5000], 7), *sums[5001:]]
     listings = [divergence.condense_listing(sums), divergence.condense_listing(odd)]
-    told = ReplicaDigest("p" * 253, 0, 2, 1, 100, len(sums), 0, listings[0])
+    told = ReplicaDigest(
+        pod="p" * 253,
+        rank=0,
+        world_size=2,
+        tensors=len(sums),
+        digest=0,
+        listing=listings[0],
+        state=identities.state(100),
+    )
     size = len(codec.dumps(told))
     print(f"{len(sums)} tensors: {len(listings[0])} entries, {size} bytes")
     assert len(listings[0]) == divergence.MAX_LISTED
@@ -78,13 +87,13 @@ def test_a_listing_is_bounded():
 
 def _text(held: dict[int, int], **changes: object) -> str:
     pods = {rank: f"pod-{rank}" for rank in held}
-    facts = {"pods": pods, "tensors": ("model.w",), "count": 9, "equal_step": None, **changes}
+    facts = {"pods": pods, "tensors": ("model.w",), "count": 9, "equal": None, **changes}
     return replica_comparison.mismatch_message(500, divergence.group_by_digest(held), **facts)
 
 
 def test_the_minority_is_named():
     """Ranks, pods, tensors, and how long it was well."""
-    text = _text({0: 1, 1: 1, 2: 5, 3: 1}, equal_step=450)
+    text = _text({0: 1, 1: 1, 2: 5, 3: 1}, equal=identities.state(450))
     assert text.startswith(
         "step 500: rank 2 (pod-2) differs from the other 3 in 1 of 9 tensors that all ranks should "
         "hold alike: model.w. All were equal at step 450"
@@ -107,7 +116,7 @@ def test_the_text_fits_an_event():
     held = {rank: int(rank >= 300) * rank for rank in range(512)}
     pods = {rank: f"{'p' * 60}-{rank}" for rank in held}
     tensors = tuple(f"{'t' * 115}{index}" for index in range(200))
-    text = _text(held, pods=pods, tensors=tensors, count=512, equal_step=10**9)
+    text = _text(held, pods=pods, tensors=tensors, count=512, equal=identities.state(10**9))
     assert "and 209 more differ from the other 300 in 200 of 512" in text
     assert "and 197 more. All were" in text
     print(f"{len(text)} characters")

@@ -13,7 +13,7 @@ import pytest
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.storage_protocol import Storage
 from rover_kf.cli import main
-from tests.support.states import stored_states
+from tests.support.states import identities, stored_states
 
 SHARDED = frozenset({"model.0.weight", "optimizer.state.0.exp_avg"})
 
@@ -29,7 +29,7 @@ class Job:
         return open_storage(str(self.path.parent), self.path.name)
 
     def folder(self, step: int, generation: int = 1) -> pathlib.Path:
-        return pathlib.Path(self.storage.folder(step, generation).location)
+        return pathlib.Path(self.storage.folder(identities.state(step, generation)).location)
 
 
 @pytest.fixture(scope="package")

@@ -24,7 +24,7 @@ from rover_kf.checkpoint_tools import (
 )
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.trainer.state.flatten import DTYPES, dtype_name
-from tests.support.states import stored_states
+from tests.support.states import identities, stored_states
 
 pytestmark = pytest.mark.torch
 
@@ -64,7 +64,7 @@ def diff(tmp_path, call):
 
 def test_the_same_state_is_equal_whoever_wrote_it(three, call):
     """By one rank, by three that split it, by two that shard it; bit by bit, nan included."""
-    steps = [three.folder(1), three.folder(2), three.folder(3, 2)]
+    steps = [three.folder(1), three.folder(2), three.folder(identities.state(3, 2))]
     for a in steps:
         for b in steps:
             code, out, _ = call("diff", a, b)
@@ -133,7 +133,7 @@ def test_the_files_of_all_ranks_are_put_together_once(tmp_path, call, monkeypatc
         stored_states.store(storage, step, ranks)
     plan = mock.Mock(wraps=assembly.plan)
     monkeypatch.setattr(assembly, "plan", plan)
-    code, out, _ = call("diff", storage.folder(1, 1).location, tmp_path / "demo")
+    code, out, _ = call("diff", storage.folder(identities.state(1)).location, tmp_path / "demo")
     assert (code, out.count("value step")) == (1, 9)
     of_all = [asked for asked in plan.call_args_list if len(asked.args[0]) > 1]
     assert len(of_all) == 2

@@ -31,7 +31,7 @@ from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.syscalls import Syscalls
 from rover_kf.checkpoint_tools import consolidated_state
 from tests.support.servers.object_server import object_server, offer
-from tests.support.states import stored_states
+from tests.support.states import identities, stored_states
 
 # The S3 server may have to be compiled first: that has a limit of its own.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300, func_only=True)]
@@ -132,7 +132,7 @@ def test_ls_tells_what_is_wrong(job, call):
     """A missing file, a damaged manifest, no manifest; each in its own row."""
     (job.folder(2) / "rank-00001.safetensors").unlink()
     flip(job.folder(1) / manifest.NAME)
-    (job.folder(3, 2) / manifest.NAME).unlink()
+    (job.folder(identities.state(3, 2)) / manifest.NAME).unlink()
     found = json.loads(call("ls", job.path, "--json")[1])
     assert [item["whole"] for item in found] == [False] * 3
     problems = [item["problem"] for item in found]
@@ -146,7 +146,9 @@ def test_show_describes_the_whole_state(three, call):
     """All tensors in their full shapes whichever world wrote them, plain values with types."""
     tensors = {}
     for step, generation in ((1, 1), (2, 1), (3, 2)):
-        told = json.loads(call("show", three.folder(step, generation), "--json")[1])
+        told = json.loads(
+            call("show", three.folder(identities.state(step, generation)), "--json")[1]
+        )
         assert told["manifest"]["step"] == step
         tensors[step] = {item["name"]: item for item in told["tensors"]}
         values = {item["name"]: item["value"] for item in told["values"]}
@@ -189,7 +191,7 @@ def test_long_values_are_cut_for_people(tmp_path, call):
     for step in (1, 2):
         state = {"generators": {"python": (3, (0,) * 624, step), "numpy": b"x" * 2500}}
         stored_states.store(storage, step, [{**state, "w": torch.ones(1)}])
-    one, two = (storage.folder(step, 1).location for step in (1, 2))
+    one, two = (storage.folder(identities.state(step)).location for step in (1, 2))
     out = call("show", one)[1]
     assert max(map(len, out.splitlines())) < 200
     assert "(3, (0, 0, 0" in out
@@ -237,10 +239,10 @@ def test_verify_reads_every_byte(job, call):
 
 def test_a_damaged_manifest_is_damage_and_a_missing_one_is_none(job, call):
     """A job that runs always has unfinished folders; but who names one wants it whole."""
-    (job.folder(3, 2) / manifest.NAME).unlink()
+    (job.folder(identities.state(3, 2)) / manifest.NAME).unlink()
     code, out, _ = call("verify", job.path)
     assert (code, f"{THIRD}: unfinished" in out) == (0, True)
-    assert call("verify", job.folder(3, 2))[0] == 1
+    assert call("verify", job.folder(identities.state(3, 2)))[0] == 1
     flip(job.folder(1) / manifest.NAME)
     code, out, _ = call("verify", job.path)
     assert (code, f"{FIRST}: DAMAGED" in out) == (1, True)
@@ -291,10 +293,14 @@ def test_rm_keeps_what_the_job_needs(job, call):
     code, _, err = call("rm", job.path, 1, 3)
     assert (code, f"{THIRD} is the newest good checkpoint" in err) == (2, True)
     assert len(job.storage.complete_folders()) == 3
-    truncate(job.folder(3, 2) / "rank-00000.safetensors")
+    truncate(job.folder(identities.state(3, 2)) / "rank-00000.safetensors")
     assert f"{SECOND} is the newest good" in call("rm", job.path, 2)[2]
     code, out, _ = call("rm", job.path, THIRD)
-    assert (code, out.endswith(f"{THIRD} removed\n"), job.folder(3, 2).exists()) == (0, True, False)
+    assert (
+        code,
+        out.endswith(f"{THIRD} removed\n"),
+        job.folder(identities.state(3, 2)).exists(),
+    ) == (0, True, False)
     (job.folder(1) / manifest.NAME).unlink()
     assert "a job that runs may be writing it" in call("rm", job.folder(1))[2]
     assert call("rm", job.folder(1), "--force")[0] == 0
@@ -307,7 +313,7 @@ def test_rm_keeps_what_the_job_needs(job, call):
 
 def test_rm_keeps_an_older_one_where_the_newest_is_damaged(job, call):
     """Its size is right and a bit is not: the one before it is what the job would resume from."""
-    flip(job.folder(3, 2) / "rank-00001.safetensors")
+    flip(job.folder(identities.state(3, 2)) / "rank-00001.safetensors")
     code, _, err = call("rm", job.path, 2, 1)
     assert (code, f"{SECOND} is the newest good checkpoint" in err) == (2, True)
     assert len(job.storage.complete_folders()) == 3
@@ -367,7 +373,7 @@ def test_what_cannot_be_read_hides_no_other(job, call, monkeypatch, what):
 @pytest.mark.parametrize("what", ["", manifest.NAME, "rank-00000.safetensors"])
 def test_what_cannot_be_read_is_not_removed_as_damaged(job, call, monkeypatch, what):
     """It may be what the job would resume from; nor is an older one shown in its place."""
-    deny(monkeypatch, job.folder(3, 2) / what)
+    deny(monkeypatch, job.folder(identities.state(3, 2)) / what)
     code, _, err = call("rm", job.path, 3)
     wanted = 1 if what.startswith("rank") else 2
     assert (code, "Permission denied" in err, THIRD in err) == (wanted, True, True), err
@@ -434,7 +440,7 @@ def test_a_half_removed_checkpoint_never_looks_whole(three, tmp_path):
         root = tmp_path / str(stops) / "demo"
         shutil.copytree(three.path, root)
         storage = DirectoryStorage(root, Stopping(stops))
-        folder = storage.folder(2, 1)
+        folder = storage.folder(identities.state(2))
         with contextlib.suppress(KeyboardInterrupt):
             storage.remove(folder)
             gone = True

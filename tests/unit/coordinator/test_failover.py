@@ -24,8 +24,8 @@ class Office:
     def __init__(self, settings) -> None:
         self.taken: list[tuple[int, bool]] = []
         self.number = 0
-        self.succession = CoordinatorFailover(settings, self._capture, self._absorb)
-        self.succession.begin()
+        self.succession = CoordinatorFailover(settings, self._capture, self._absorb, lambda _: None)
+        self.succession.begin(0)
 
     def _capture(self) -> CoordinatorState:
         return CoordinatorState(0, 0, RendezvousState(number=self.number, expected=1))

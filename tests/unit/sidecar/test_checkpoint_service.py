@@ -29,6 +29,7 @@ from rover_kf.sidecar.slots.slots import PodSlots
 from rover_kf.sidecar.slots.verifier import SlotVerifier
 from tests.support.pods import checkpoint_pod
 from tests.support.pods.bare_trainer import Trainer
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 
@@ -51,11 +52,12 @@ def test_a_slot_is_served_with_its_checksum(tmp_path):
         content = os.urandom(9 << 20)
         trainer.save(5, content)
         base = f"http://{pod.settings.address}:{pod.settings.port}{names.PATH_SLOTS}/0"
-        with urllib.request.urlopen(f"{base}/5") as response:
+        with urllib.request.urlopen(f"{base}/{identities.state(5).key}") as response:
             assert response.headers["X-Rover-Checksum"] == str(crc32c.crc32c(content))
             assert response.headers["Content-Length"] == str(len(content))
             assert response.read() == content
-        for missing in ("6", "5/6", "x"):
+        stale = identities.state(5, 2).key
+        for missing in (identities.state(6).key, stale, "5", "0-1-5-1/6", "x"):
             with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(f"{base}/{missing}")
             assert refused.value.code == 404
@@ -124,7 +126,7 @@ def _steps(storage: pathlib.Path) -> list[int]:
 def _verified(storage: pathlib.Path) -> list[int]:
     """Steps of all checkpoints on storage, every byte of them compared."""
     stored = DirectoryStorage(storage / "demo")
-    return [stored.verify(folder).step for folder in stored.complete_folders()]
+    return [stored.verify(folder).state.step for folder in stored.complete_folders()]
 
 
 def test_a_step_that_is_saved_again_leaves_its_checkpoint_whole(tmp_path):
@@ -226,7 +228,7 @@ def test_a_restored_step_that_is_not_durable_is_persisted_by_the_new_rank_0(tmp_
         reply = survivor.restore(2)
         assert (reply.step, reply.source) == (7, "memory")
         assert survivor.flush().done
-        assert (storage / "demo" / "step-000000000007-2" / "manifest.json").exists()
+        assert (storage / "demo" / "step-000000000007-0-2-0" / "manifest.json").exists()
 
 
 def test_steps_that_stay_for_good_are_persisted_whatever_the_pace(tmp_path):
@@ -254,13 +256,13 @@ def test_what_a_failure_left_in_memory_alone_is_persisted_at_once(tmp_path):
         trainer.save(2, _state(b"second"))
         reply = trainer.restore(2)
         assert (reply.step, reply.source) == (2, "memory")
-        eventually((folders / "step-000000000002-2" / "manifest.json").exists)
+        eventually((folders / "step-000000000002-0-2-0" / "manifest.json").exists)
         assert trainer.wait(2, "durable").done  # the coordinator knows, too
         assert trainer.restore(3).step == 2
         trainer.save(3, _state(b"third"))
         assert trainer.flush().done
-        assert sorted(folder.name for folder in folders.iterdir()) == [
-            "step-000000000001-1", "step-000000000002-2", "step-000000000003-3",
+        assert sorted(folder.name for folder in folders.glob("step-*")) == [
+            "step-000000000001-1", "step-000000000002-0-2-0", "step-000000000003-3",
         ]  # fmt: skip
 
 
@@ -324,7 +326,7 @@ def test_what_a_process_takes_up_is_persisted_once_it_had_time_to(tmp_path):
         eventually(lambda: known(seal) is not None, every=0.01, what="the save's checksum")
         asked = time.monotonic()
         assert trainer.restore(2).step == 2
-        eventually((folders / "step-000000000002-2").exists)
+        eventually((folders / "step-000000000002-0-2-0").exists)
         assert time.monotonic() - asked >= 0.25
 
 
@@ -336,11 +338,11 @@ class FaultyPeers:
 
     async def call_coordinator(self, path, message, reply):
         assert (path, message.rank, reply) == (names.PATH_COMMIT_RESOLVE, 1, RestoreStepReply)
-        return RestoreStepReply(self.holding.step, "peer", (self.holding,))
+        return RestoreStepReply(state=self.holding.state, source="peer", slots=(self.holding,))
 
     @contextlib.asynccontextmanager
     async def get(self, address, path, *, offset):
-        asked = f"/v1/slots/2/9?checksum={self.holding.checksum}"
+        asked = f"/v1/slots/2/0-3-9-1?checksum={self.holding.checksum}"
         assert (address, path) == ("peer:7411", asked)
         # It does not know what a range is: a pull that broke off gets the whole again.
         fault, body = ("whole", BODY) if offset else self.answers.pop(0)
@@ -373,13 +375,10 @@ FAULTS = [
 def test_what_a_peer_did_not_promise_is_never_sealed(tmp_path, fault):
     """A fault is tried again and then is an error, the slots empty; two faults and then the bytes
     are a restore."""
-    holding = SlotInfo(
-        pod="other", address="peer:7411", local_rank=2, rank=4, world_size=5, step=9,
-        replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY), origin_round=3,
-    )  # fmt: skip
+    holding = SlotInfo(pod="other", address="peer:7411", local_rank=2, rank=4, world_size=5, replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY), state=identities.state(9, 3))  # fmt: skip
     settings = checkpoint_pod.settings_of(tmp_path)
     slots = PodSlots(settings)
-    request = RestoreRequest(local_rank=0, rank=1, world_size=5, round=4)
+    request = RestoreRequest(local_rank=0, rank=1, world_size=5, round=identities.round_id(4))
     for answers in ([fault] * 3, [fault, fault, ("", BODY)]):
         story = checkpoint_pod.Told()
         peers = FaultyPeers(holding, answers)
@@ -394,7 +393,7 @@ def test_what_a_peer_did_not_promise_is_never_sealed(tmp_path, fault):
             reply = asyncio.run(restorer.restore(request))
             assert (reply.step, reply.source, _content(reply)) == (9, "peer", BODY)
             (seal,) = slots.arena(0).sealed()
-            assert (seal.rank, seal.round, seal.replicated) == (1, 3, True)
+            assert (seal.rank, seal.state, seal.replicated) == (1, identities.state(9, 3), True)
             assert [reason for reason, _, _ in story.lines] == [names.EVENT_RESTORED]
         assert answers == []
 
@@ -407,7 +406,12 @@ class OneAway:
 
     async def call_coordinator(self, *_):
         first, *others = self.holdings
-        return RestoreStepReply(first.step, "peer", (first,), alternatives=tuple(others))
+        return RestoreStepReply(
+            state=first.state,
+            source="peer",
+            slots=(first,),
+            alternatives=tuple(others),
+        )
 
     @contextlib.asynccontextmanager
     async def get(self, address, *_, **__):
@@ -420,17 +424,14 @@ class OneAway:
 def test_a_peer_that_cannot_be_reached_is_not_the_only_one(tmp_path):
     """The same state is had from the next that holds it."""
     holdings = [
-        SlotInfo(
-            pod=f"pod-{rank}", address=f"peer-{rank}:7411", local_rank=2, rank=rank, world_size=5,
-            step=9, replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY),
-        )
+        SlotInfo(pod=f"pod-{rank}", address=f"peer-{rank}:7411", local_rank=2, rank=rank, world_size=5, replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY), state=identities.state(9, 0))
         for rank in range(3)
     ]  # fmt: skip
     settings, peers = checkpoint_pod.settings_of(tmp_path), OneAway(holdings)
     slots = PodSlots(settings)
     given = settings, SlotVerifier(slots), None, peers, checkpoint_pod.Told()
     restorer = Restorer(*given, server=SlotServer(slots))
-    request = RestoreRequest(local_rank=0, rank=4, world_size=5, round=4)
+    request = RestoreRequest(local_rank=0, rank=4, world_size=5, round=identities.round_id(4))
     assert _content(asyncio.run(restorer.restore(request))) == BODY
     assert peers.asked == ["peer-0:7411", "peer-1:7411"]
 
@@ -443,15 +444,12 @@ def test_what_went_with_a_pod_is_read_from_storage(tmp_path, made_in):
     with checkpoint_pod.pods(tmp_path, 1, storage=storage) as (pod,):
         Trainer(pod).save(9, content)
         assert Trainer(pod).flush() == Ack()
-    gone = SlotInfo(
-        pod="gone", address="peer:7411", local_rank=0, rank=0, world_size=1, step=9,
-        replicated=True, snapshot_bytes=len(content), checksum=1, origin_round=made_in,
-    )  # fmt: skip
+    gone = SlotInfo(pod="gone", address="peer:7411", local_rank=0, rank=0, world_size=1, replicated=True, snapshot_bytes=len(content), checksum=1, state=identities.state(9, made_in))  # fmt: skip
     settings = checkpoint_pod.settings_of(tmp_path / "other", checkpoint_path=str(storage))
     slots, story = PodSlots(settings), checkpoint_pod.Told()
     given = SlotVerifier(slots), DirectoryStorage(storage / "demo"), OneAway([gone]), story
     restorer = Restorer(settings, *given, server=SlotServer(slots))
-    request = RestoreRequest(local_rank=0, rank=0, world_size=1, round=2)
+    request = RestoreRequest(local_rank=0, rank=0, world_size=1, round=identities.round_id(2))
     if made_in == 2:
         with pytest.raises(errors.ClusterUnavailable):
             asyncio.run(restorer.restore(request))

@@ -36,6 +36,7 @@ from rover_kf.sidecar.http.peer_client import HttpPeerClient
 from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.pods import checkpoint_pod, checkpoint_world
 from tests.support.pods.bare_trainer import Trainer
+from tests.support.states import identities
 from tests.support.states.synthetic_states import Form
 from tests.support.waiting import eventually
 
@@ -78,13 +79,13 @@ def _world(pods: Sequence[checkpoint_pod.Pod], size: int, round_: int) -> None:
 
 
 def _is_kept(trainer: Trainer, step: int, seconds: float) -> bool:
-    asked = WaitRequest(step, "replica", seconds)
+    asked = WaitRequest(identities.state(step), "replica", seconds)
     return trainer.link.request(names.PATH_WAIT, asked, Ack, timeout=60).done
 
 
 def _held(pod: checkpoint_pod.Pod) -> list[tuple[int, int]]:
     """Rank and step in a pod's slots."""
-    return sorted((seal.rank, seal.step) for seal in PodSlots(pod.settings).arena(0).sealed())
+    return sorted((seal.rank, seal.state.step) for seal in PodSlots(pod.settings).arena(0).sealed())
 
 
 def test_the_slot_of_a_rank_that_moved_on_stays(tmp_path):
@@ -133,7 +134,9 @@ def test_a_shrink_that_broke_off_is_made_again(tmp_path):
             await peers.start()
             try:
                 holdings, _ = PodSlots(pods[1].settings).holdings(0)
-                asked = RestoreStepRequest(2, 1, 2, holdings)
+                asked = RestoreStepRequest(
+                    round=identities.round_id(2), rank=1, world_size=2, slots=holdings
+                )
                 return await peers.call_coordinator(
                     names.PATH_COMMIT_RESOLVE, asked, RestoreStepReply
                 )
@@ -142,7 +145,7 @@ def test_a_shrink_that_broke_off_is_made_again(tmp_path):
 
         with concurrent.futures.ThreadPoolExecutor() as ranks:
             first = ranks.submit(Trainer(pods[0], 0, 2).restore, 2, two.wanted(0))
-            assert ranks.submit(asyncio.run, chosen()).result().step == 5
+            assert ranks.submit(asyncio.run, chosen()).result().state.step == 5
             assert first.result().step == 5
         _world(pods, 2, 3)
 
@@ -158,7 +161,7 @@ def test_a_new_world_does_not_wait_for_what_the_old_one_persists(tmp_path):
         eventually(lambda: len(begun()) == len(pods), what="every pod writes its file")
         _saved(pods, 5)
         kept = SlotLocationStore(pods[0].settings.volume_path, pods[0].settings.pod_uid)
-        newest = lambda: [holding.step for holding in (kept.read() or [()])[-1]]  # noqa: E731
+        newest = lambda: [holding.state.step for holding in (kept.read() or [()])[-1]]  # noqa: E731
         eventually(lambda: newest() == [5] * 4, what="the coordinator knows of the newer step")
         _world(pods, 3, 2)
 
@@ -175,7 +178,7 @@ def test_a_new_world_does_not_wait_for_copies_of_the_old_one(tmp_path):
                 trainer.save(step, two.bytes_of(step, 1, rank), replicated=False, pieces=True)
             eventually(lambda: copies() == ("replica-0",), what="the older step is being copied")
         kept = SlotLocationStore(pods[0].settings.volume_path, pods[0].settings.pod_uid)
-        newest = lambda: [holding.step for holding in (kept.read() or [()])[-1]]  # noqa: E731
+        newest = lambda: [holding.state.step for holding in (kept.read() or [()])[-1]]  # noqa: E731
         eventually(lambda: newest() == [5, 5], what="the coordinator knows of the newer step")
         reply = Trainer(pods[0], 0, 1).restore(2, one.wanted(0))
         assert (reply.step, reply.source) == (5, "peer")
@@ -205,10 +208,7 @@ def test_a_copy_stays_where_the_next_one_cannot_be_had(tmp_path):
         assert _is_kept(trainers[0], 5, 50)
         pods[1].kill()
         content = _form(2).bytes_of(6, 1, 0)
-        told = SlotSealed(
-            0, 1, 2, 1, 6, 1, len(content), replicated=False, pieces=True, checksum=7,
-            pod=settings.pod, address=settings.endpoint,
-        )  # fmt: skip
+        told = SlotSealed(local_rank=0, rank=1, world_size=2, round=identities.round_id(1), state=identities.state(6), slot=1, snapshot_bytes=len(content), replicated=False, pieces=True, checksum=7, pod=settings.pod, address=settings.endpoint)  # fmt: skip
 
         async def tell() -> None:
             peers = HttpPeerClient(pods[0].settings)
@@ -223,7 +223,7 @@ def test_a_copy_stays_where_the_next_one_cannot_be_had(tmp_path):
         warned = functools.partial(pods[0].told, names.EVENT_CHECKPOINT_WARNING)
         eventually(warned, what="it is told that no copy can be had")
         (kept,) = PodSlots(pods[0].settings).arena("replica-1").sealed()
-        assert kept.step == 5
+        assert kept.state.step == 5
 
 
 def test_a_pod_that_is_left_alone_keeps_no_others_slots(tmp_path):
@@ -361,7 +361,7 @@ def test_a_slot_is_let_go_of_when_nobody_waits_for_the_restore(world, runner, mo
             for slot in (0, 1):
                 file = reading.enter_context(arena.slot_path(slot).open("rb"))
                 fcntl.flock(file, fcntl.LOCK_SH)
-            asked = RestoreRequest(0, 0, 1, 2)
+            asked = RestoreRequest(local_rank=0, rank=0, world_size=1, round=identities.round_id(2))
             restoring = asyncio.create_task(world._restorers[0].restore(asked))
             await asyncio.to_thread(waits.wait)
             restoring.cancel()
@@ -373,5 +373,7 @@ def test_a_slot_is_let_go_of_when_nobody_waits_for_the_restore(world, runner, mo
     runner.run(killed())
     for step in (6, 7):
         with arena.fill(timeout_seconds=0.0) as filling:
-            filling.seal(step=step, length=1, rank=0, world_size=1, round_=2, replicated=True)
+            filling.seal(
+                state=identities.state(step, 2), length=1, rank=0, world_size=1, replicated=True
+            )
     assert [seal.step for seal in arena.sealed()] == [7, 6]

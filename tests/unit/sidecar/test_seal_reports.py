@@ -21,6 +21,7 @@ from rover_kf.sidecar.http.app import make_application
 from rover_kf.sidecar.slots.rank_assignments import RankAssignment
 from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 SIZE = 64
@@ -36,7 +37,7 @@ class Away:
     async def call_coordinator(self, path, message, reply):
         if path != names.PATH_COMMIT_SEALED:
             await asyncio.Event().wait()
-        self.told.append(message.step)
+        self.told.append(message.state.step)
         await self.back.wait()
         return reply(send_digest=False)
 
@@ -48,8 +49,19 @@ class Away:
 
 def _save(arena: Arena, step: int) -> SlotSealed:
     with arena.fill(timeout_seconds=0.0) as filling:
-        seal = filling.seal(step=step, length=SIZE, rank=0, world_size=1, round_=1, replicated=True)
-    return SlotSealed(0, 0, 1, 1, step, seal.slot, SIZE, replicated=True)
+        seal = filling.seal(
+            state=identities.state(step), length=SIZE, rank=0, world_size=1, replicated=True
+        )
+    return SlotSealed(
+        local_rank=0,
+        rank=0,
+        world_size=1,
+        round=identities.round_id(1),
+        state=identities.state(step),
+        slot=seal.slot,
+        snapshot_bytes=SIZE,
+        replicated=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,12 +76,17 @@ def test_a_slot_is_told_of_as_the_rank_has_it_now(tmp_path, replicated, world, t
     slots.allocate(ArenaRequest(0, SIZE))
     with slots.arena(0).fill() as filling:
         filling.seal(
-            step=5, length=SIZE, rank=0, world_size=2, round_=1, replicated=replicated, pieces=True
+            state=identities.state(5),
+            length=SIZE,
+            rank=0,
+            world_size=2,
+            replicated=replicated,
+            pieces=True,
         )
-    slots.assignments.set(0, RankAssignment(0, world, 2))
+    slots.assignments.set(0, RankAssignment(0, world, identities.round_id(2)))
     (found,) = checkpoint_service.newest_sealed(slots)
-    assert (found.rank, found.world_size, found.round, found.restored) == told
-    assert (found.origin_round or found.round, found.step) == (1, 5)
+    assert (found.rank, found.world_size, found.round.number, found.is_restored) == told
+    assert found.state == identities.state(5, 1)
 
 
 def test_a_coordinator_that_is_back_is_told_of_what_is_still_there(tmp_path):

@@ -21,6 +21,7 @@ from rover_kf.sidecar.slots.slots import PodSlots
 from rover_kf.sidecar.state_replica import COORDINATOR_FILE, StateFile
 from rover_kf.system import shared_volume
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 
 SECRET = b"the sidecar's own token"
 
@@ -37,7 +38,9 @@ def slots(tmp_path):
     made = PodSlots(checkpoint_pod.settings_of(tmp_path))
     made.allocate(ArenaRequest(0, 4096))
     with made.arena(0).fill(only=0) as filling:
-        filling.seal(step=1, length=len(SECRET), rank=0, world_size=1, round_=1, replicated=True)
+        filling.seal(
+            state=identities.state(1), length=len(SECRET), rank=0, world_size=1, replicated=True
+        )
     return made
 
 
@@ -117,7 +120,7 @@ def test_an_assignment_is_read_from_a_file_alone(slots, secret, put):
     """As if no training process had ever said which rank it is."""
     put(slots.arena(0).directory / "assignment.json", secret)
     assert slots.assignments.get(0) is None
-    slots.assignments.set(0, RankAssignment(0, 1, 1))
+    slots.assignments.set(0, RankAssignment(0, 1, identities.round_id(1)))
     assert secret.read_bytes() == SECRET
 
 

@@ -26,6 +26,7 @@ from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.sidecar_client import SidecarClient
 from rover_kf.trainer.state import flatten as states
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.torch
@@ -240,7 +241,9 @@ def test_step_saves_when_due_and_reaches_storage(tmp_path):
             assert checkpointer.wait(4, "durable", 30)
             assert not checkpointer.wait(5, "durable", 0.2)
             assert [is_durable() for is_durable in following.questions] == [True, True]
-            durability_listeners.notify(6, state, SidecarClient(pod.settings.volume_path))
+            durability_listeners.notify(
+                identities.state(6), state, SidecarClient(pod.settings.volume_path)
+            )
             assert not following.questions[-1]()
             assert not checkpointer.wait(4, "replica", 0.2)
             with pytest.raises(errors.InputError, match="level"):
@@ -355,7 +358,9 @@ def _is_saved(
 ) -> bool:
     checkpointer.step(step, state)
     checkpointer.finish()
-    return step in {seal.step for seal in Arena(pod.settings.volume_path / "arena" / "0").sealed()}
+    return step in {
+        seal.state.step for seal in Arena(pod.settings.volume_path / "arena" / "0").sealed()
+    }
 
 
 def test_a_second_training_in_a_process_is_refused(tmp_path):
@@ -432,7 +437,9 @@ def test_slots_that_are_there_are_not_asked_for(tmp_path):
         with _checkpointer(pod, round_=2) as second:
             second.save(2, state)
             second.finish()
-        steps = [seal.step for seal in Arena(pod.settings.volume_path / "arena" / "0").sealed()]
+        steps = [
+            seal.state.step for seal in Arena(pod.settings.volume_path / "arena" / "0").sealed()
+        ]
         assert steps == [2, 1]
 
 
@@ -517,7 +524,7 @@ def test_plain_data_that_could_not_be_read_again_is_refused(tmp_path, monkeypatc
             with pytest.raises(errors.UnsupportedState, match=r"plain data .*torch\.frombuffer"):
                 checkpointer.save(2, state)
             arena = Arena(pathlib.Path(pod.settings.volume_path) / "arena" / "0")
-            assert [seal.step for seal in arena.sealed()] == [1]
+            assert [seal.state.step for seal in arena.sealed()] == [1]
             state["replay"] = bytes(70_000)
             checkpointer.save(3, state)
         fresh: dict[str, object] = {"a": torch.zeros(10), "replay": b""}

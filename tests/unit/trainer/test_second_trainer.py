@@ -74,7 +74,10 @@ def test_a_second_trainer_in_a_process_begins_anew_and_is_not_saved(tmp_path, mo
             monkeypatch.setenv(names.ENV_ROUND, str(round_))
             seen.append([train(str(tmp_path / "own"), steps) for steps in (4, 2)])
             assert (
-                max(seal.step for seal in Arena(pod.settings.volume_path / "arena/0").sealed()) == 4
+                max(
+                    seal.state.step for seal in Arena(pod.settings.volume_path / "arena/0").sealed()
+                )
+                == 4
             )
     (first, second), (first_again, second_again) = seen
     assert torch.equal(first, first_again)

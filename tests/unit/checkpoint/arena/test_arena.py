@@ -16,6 +16,7 @@ from rover_kf import errors
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal, SlotRecord
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 PAGE = 4096
@@ -30,7 +31,7 @@ def _seal(arena: Arena, step: int, content: bytes = b"") -> Seal:
     with arena.fill() as filling:
         os.pwrite(filling.descriptor, content, 0)
         return filling.seal(
-            step=step, length=len(content), rank=0, world_size=1, round_=1, replicated=True
+            state=identities.state(step), length=len(content), rank=0, world_size=1, replicated=True
         )
 
 
@@ -49,7 +50,7 @@ def test_a_filling_that_is_not_sealed_leaves_the_other_step(arena):
     with pytest.raises(RuntimeError), arena.fill():
         raise RuntimeError
     (left,) = arena.sealed()
-    assert left.step == 2
+    assert left.state.step == 2
     with arena.fill() as filling:
         assert filling.slot == first.slot
 
@@ -99,7 +100,7 @@ def test_a_pin_of_what_is_gone_is_refused(arena):
     first = _seal(arena, 1)
     _seal(arena, 2)
     _seal(arena, 3)
-    with pytest.raises(errors.CorruptSnapshot, match="step 1 is no longer in slot 0"):
+    with pytest.raises(errors.CorruptSnapshot, match="step 1 of round 1 is no longer in slot 0"):
         arena.pin(first)
 
 
@@ -158,7 +159,7 @@ def test_a_full_volume_is_refused_not_sigbus(tmp_path):
     needed = free.f_bavail * free.f_frsize * 4
     with pytest.raises(errors.ArenaTooSmall, match=r"memory volume.*ENOSPC"):
         arena_allocation.allocate(tmp_path, 0, needed, max_bytes=1 << 60)
-    assert small.sealed()[0].step == 1
+    assert small.sealed()[0].state.step == 1
     assert small.slot_path(0).stat().st_size < needed
 
 
@@ -178,7 +179,7 @@ def test_a_volume_with_room_for_one_slot_keeps_it(tmp_path, monkeypatch):
         arena_allocation.allocate(tmp_path, 0, 2 << 20, max_bytes=1 << 60)
     assert "annotation" not in str(refused.value)
     assert [small.slot_path(slot).stat().st_size for slot in (0, 1)] == [before, before]
-    assert small.sealed()[0].step == 1
+    assert small.sealed()[0].state.step == 1
 
 
 def test_growth_keeps_contents_and_reserves_every_page(tmp_path):
@@ -198,7 +199,10 @@ def test_damaged_records_count_as_nothing(tmp_path):
     path = tmp_path / "control"
     path.write_bytes(bytes(1024))
     control = SlotRecord(path)
-    seals = [Seal(slot, 7 + slot, sealed=True, step=5, length=9, round=2) for slot in (0, 1)]
+    seals = [
+        Seal(slot=slot, sequence=7 + slot, sealed=True, length=9, state=identities.state(5, 2))
+        for slot in (0, 1)
+    ]
     for seal in seals:
         control.write(seal)
         control.write_checksum(seal, 0xDEADBEEF)
@@ -216,7 +220,7 @@ def test_damaged_records_count_as_nothing(tmp_path):
         assert first in (None, seals[0])
         assert control.read_checksum(seals[0]) in (None, 0xDEADBEEF)
         hidden += first is None
-    assert hidden >= 8 * 56 // 7
+    assert hidden >= 8 * 72 // 7
     for size in range(0, 600, 13):
         path.write_bytes(whole[:size])
         assert all(found in (None, seal) for found, seal in zip(control.read(), seals, strict=True))

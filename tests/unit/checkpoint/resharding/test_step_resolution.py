@@ -7,24 +7,44 @@ from __future__ import annotations
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import RestoreStepRequest, SlotInfo
+from rover_kf.api.checkpoints import RestoreStepReply, RestoreStepRequest, SlotInfo
 from rover_kf.checkpoint.resharding.step_resolution import StoredStep, resolve
+from tests.support.states import identities
 
 
 def _held(
     rank: int, step: int, *, round_: int = 1, world: int = 2, replicated=False, pieces=False
 ) -> SlotInfo:
-    return SlotInfo(f"pod-{rank}", f"10.0.0.{rank}:7411", 0, rank, world, step, replicated, 9, step,
-                   round_, pieces)  # fmt: skip
+    return SlotInfo(
+        pod=f"pod-{rank}",
+        address=f"10.0.0.{rank}:7411",
+        local_rank=0,
+        rank=rank,
+        world_size=world,
+        state=identities.state(step, round_),
+        replicated=replicated,
+        snapshot_bytes=9,
+        checksum=step,
+        pieces=pieces,
+    )
 
 
 def _ask(*holdings: tuple[SlotInfo, ...]) -> list[RestoreStepRequest]:
-    return [RestoreStepRequest(5, rank, len(holdings), held) for rank, held in enumerate(holdings)]
+    return [
+        RestoreStepRequest(
+            round=identities.round_id(5), rank=rank, world_size=len(holdings), slots=held
+        )
+        for rank, held in enumerate(holdings)
+    ]
 
 
 def _found(requests: list[RestoreStepRequest], stored: StoredStep | None = None) -> list[tuple]:
     plan = resolve(requests, stored)
-    return [(plan[rank].step, plan[rank].source) for rank in sorted(plan)]
+    return [(_step(plan[rank]), plan[rank].source) for rank in sorted(plan)]
+
+
+def _step(reply: RestoreStepReply) -> int | None:
+    return reply.state.step if reply.state else None
 
 
 def test_nothing_anywhere_is_a_fresh_start():
@@ -75,9 +95,11 @@ def test_storage_is_taken_only_if_newer():
     """Equal or older than memory: memory; newer, or nothing in memory: storage."""
     requests = _ask((_held(0, 20, replicated=True),), ())
     for step, expected in ((20, "memory"), (21, "storage")):
-        plan = resolve(requests, StoredStep(step, "folder", fits=True, world_size=2))
+        plan = resolve(
+            requests, StoredStep(identities.state(step), "folder", fits=True, world_size=2)
+        )
         assert plan[0].source == expected
-    stored = StoredStep(5, "folder", fits=True, world_size=7)
+    stored = StoredStep(identities.state(5), "folder", fits=True, world_size=7)
     assert _found(_ask((), ()), stored) == [(5, "storage"), (5, "storage")]
 
 
@@ -89,7 +111,7 @@ def test_a_sharded_state_of_another_world_is_refused_not_dropped():
     ):
         resolve(requests, None)
     with pytest.raises(errors.WrongWorldSize, match="world of 4"):
-        resolve(_ask((), ()), StoredStep(5, "folder", fits=False, world_size=4))
+        resolve(_ask((), ()), StoredStep(identities.state(5), "folder", fits=False, world_size=4))
 
 
 def test_pieces_of_another_world_are_all_named():
@@ -119,4 +141,4 @@ def test_pieces_that_lack_a_rank_are_no_state():
     requests = _ask(
         (_held(0, 20, world=3, pieces=True), *old), (_held(1, 20, world=3, pieces=True),)
     )
-    assert {reply.step for reply in resolve(requests, None).values()} == {10}
+    assert {reply.state.step for reply in resolve(requests, None).values()} == {10}

@@ -16,11 +16,27 @@ from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
 from rover_kf.checkpoint.resharding import step_selection
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
+from tests.support.states import identities
 
 
 def _holds(step: int) -> list[RestoreStepRequest]:
-    slot = SlotInfo("pod-0", "10.0.0.1:7411", 0, 0, 1, step, True, 9, step, 1, False)  # noqa: FBT003 - a record
-    return [RestoreStepRequest(5, 0, 1, (slot,) if step else ())]
+    slot = SlotInfo(
+        pod="pod-0",
+        address="10.0.0.1:7411",
+        local_rank=0,
+        rank=0,
+        world_size=1,
+        replicated=True,
+        snapshot_bytes=9,
+        checksum=step,
+        pieces=False,
+        state=identities.state(step),
+    )
+    return [
+        RestoreStepRequest(
+            round=identities.round_id(5), rank=0, world_size=1, slots=(slot,) if step else ()
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -39,12 +55,16 @@ def test_storage_is_asked_where_it_may_be_newer(tmp_path, in_memory, known, asks
     (tmp_path / "job").write_text("no folder")
     told: list[str] = []
     storage, requests = DirectoryStorage(tmp_path / "job"), _holds(in_memory)
+    knowledge = {
+        "scanned": known is not None,
+        "committed": identities.state(known) if known else None,
+    }
     if in_memory:
-        found = step_selection.select_step(storage, requests, (), told.append, known)
-        assert (found[0].step, found[0].source) == (in_memory, "memory")
+        found = step_selection.select_step(storage, requests, (), told.append, **knowledge)
+        assert (found[0].state.step, found[0].source) == (in_memory, "memory")
     else:
         with pytest.raises(errors.StorageError):
-            step_selection.select_step(storage, requests, (), told.append, known)
+            step_selection.select_step(storage, requests, (), told.append, **knowledge)
     assert bool(told) == asks
 
 
@@ -55,10 +75,21 @@ class Failing(DirectoryStorage):
         super().__init__(root)
         self.failures = failures
         for step in (10, 20):
-            self.write_manifest(Manifest(step, 1, 1, True, (self._written(step),)))  # noqa: FBT003 - a record
+            self.write_manifest(
+                Manifest(
+                    "",
+                    identities.state(step),
+                    identities.state(step),
+                    world_size=1,
+                    replicated=True,
+                    files=(self._written(step),),
+                )
+            )
 
     def _written(self, step: int):
-        return self.write_rank(self.folder(step, 1), 0, iter([memoryview(b"state")]), 5)
+        return self.write_rank(
+            self.folder(identities.state(step)), 0, iter([memoryview(b"state")]), 5
+        )
 
     def verify(self, folder: CheckpointFolder) -> Manifest:
         if folder.step == 20 and self.failures:
@@ -72,7 +103,7 @@ def test_a_read_that_fails_is_no_damage(tmp_path):
     told, pauses = [], []
     storage = Failing(tmp_path / "job", len(step_selection.PAUSES))
     found = step_selection.select_step(storage, _holds(0), (), told.append, pause=pauses.append)
-    assert (found[0].step, found[0].source) == (20, "storage")
+    assert (found[0].state.step, found[0].source) == (20, "storage")
     assert tuple(pauses) == step_selection.PAUSES
     assert len(told) == len(pauses)
     assert "step-000000000020-1 cannot be read, trying again" in told[0]
@@ -87,15 +118,15 @@ def test_what_cannot_be_read_is_not_left_behind(tmp_path, in_memory):
         step_selection.select_step(storage, _holds(in_memory), (), print, pause=lambda _: None)
     way_out = f"rover-kf checkpoint rm {tmp_path / 'job'} step-000000000020-1 --force"
     assert way_out in str(refused.value)
-    storage.remove(storage.folder(20, 1))
-    assert step_selection.select_step(storage, _holds(in_memory), (), print)[0].step == 10
+    storage.remove(storage.folder(identities.state(20)))
+    assert step_selection.select_step(storage, _holds(in_memory), (), print)[0].state.step == 10
 
 
 def test_memory_that_is_as_new_goes_before_what_cannot_be_read(tmp_path):
     """It is not even asked for."""
     storage = Failing(tmp_path / "job", 99)
     found = step_selection.select_step(storage, _holds(20), (), print)
-    assert (found[0].step, found[0].source) == (20, "memory")
+    assert (found[0].state.step, found[0].source) == (20, "memory")
 
 
 def test_a_round_that_is_over_does_not_try_again(tmp_path):
@@ -109,10 +140,21 @@ def test_a_round_that_is_over_does_not_try_again(tmp_path):
 def test_a_step_0_that_is_there_is_restored(tmp_path):
     """As who counts from there has saved it by other means than a Checkpointer."""
     storage = DirectoryStorage(tmp_path / "job")
-    file = storage.write_rank(storage.folder(0, 1), 0, iter([memoryview(b"state")]), 5)
-    storage.write_manifest(Manifest(0, 1, 1, replicated=True, files=(file,)))
-    found = step_selection.select_step(storage, _holds(0), (), print, 0)
-    assert (found[0].step, found[0].source) == (0, "storage")
+    file = storage.write_rank(
+        storage.folder(identities.state(0)), 0, iter([memoryview(b"state")]), 5
+    )
+    storage.write_manifest(
+        Manifest(
+            "",
+            identities.state(0),
+            identities.state(0),
+            world_size=1,
+            replicated=True,
+            files=(file,),
+        )
+    )
+    found = step_selection.select_step(storage, _holds(0), (), print, scanned=True)
+    assert (found[0].state.step, found[0].source) == (0, "storage")
 
 
 def test_what_another_release_wrote_costs_a_step_and_stays(tmp_path):
@@ -137,8 +179,8 @@ def test_damage_costs_a_step_at_once(tmp_path):
     """Other bytes than the manifest says: the older one is taken, without a pause."""
     told: list[str] = []
     storage = Failing(tmp_path / "job", 0)
-    path = pathlib.Path(storage.folder(20, 1).location) / "rank-00000.safetensors"
+    path = pathlib.Path(storage.folder(identities.state(20)).location) / "rank-00000.safetensors"
     path.write_bytes(b"stAte")
     found = step_selection.select_step(storage, _holds(0), (), told.append, pause=pytest.fail)
-    assert found[0].step == 10
+    assert found[0].state.step == 10
     assert f"CRC-32C {crc32c.crc32c(b'stAte'):08x}" in told[0]

@@ -13,6 +13,7 @@ from rover_kf import errors
 from rover_kf.checkpoint.format.manifest import Manifest
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.syscalls import Syscalls
+from tests.support.states import identities
 
 
 class _Refusing(Syscalls):
@@ -40,5 +41,14 @@ def test_a_refusal_says_what_to_do(tmp_path, number, advice):
     """With the reason in the system's words."""
     storage = DirectoryStorage(tmp_path / "demo", _Refusing(number))
     with pytest.raises(errors.StorageError) as refused:
-        storage.write_manifest(Manifest(5, 1, 1, replicated=True, files=()))
+        storage.write_manifest(
+            Manifest(
+                "",
+                identities.state(5),
+                identities.state(5),
+                world_size=1,
+                replicated=True,
+                files=(),
+            )
+        )
     assert advice in str(refused.value)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.rank_content import SlotContent
 from rover_kf.checkpoint.storage.rate_limit import RateLimitedWriter, RateLimiter
+from tests.support.states import identities
 
 SIZES = 1_000_000, 10
 """Of the first, half a burst is free at 2 MB/s; the rest waits a quarter of a second."""
@@ -34,7 +35,10 @@ def test_a_writer_is_not_credited_with_what_another_waits(tmp_path):
     """One cap, two writers at once: the one that was held back leaves that out of its seconds, the
     one that waited for storage meanwhile does not."""
     storage = TakingTurns(tmp_path / "demo")
-    writer, folder = RateLimitedWriter(storage, RateLimiter(2_000_000)), storage.folder(1, 1)
+    writer, folder = (
+        RateLimitedWriter(storage, RateLimiter(2_000_000)),
+        storage.folder(identities.state(1)),
+    )
 
     def write(rank: int) -> float:
         slot = tmp_path / f"slot-{rank}"

@@ -16,10 +16,13 @@ from rover_kf.checkpoint.format.manifest import CheckpointFolder
 from rover_kf.checkpoint.format.snapshot import Snapshot
 from rover_kf.checkpoint.storage import retention
 from rover_kf.checkpoint.storage.retention import KeepBest, RetentionExceptions
+from tests.support.states import identities
 
 
 def _folder(step: int, generation: int = 1) -> CheckpointFolder:
-    return CheckpointFolder(generation, step, manifest.folder_name(step, generation))
+    return CheckpointFolder(
+        identities.state(step, generation), manifest.folder_name(identities.state(step, generation))
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,9 @@ def test_retention_decided_again_removes_nothing_more(made, keep, every, best):
     """And never the newest, nor one whose step is divided, nor a best one."""
     good = {_folder(step, generation): metrics for (step, generation), metrics in made.items()}
     spare = RetentionExceptions(every, best)
-    gone = retention.deletable(good, list(good), keep=keep, generation=3, spared=spare.select(good))
+    gone = retention.deletable(
+        good, list(good), keep=keep, current=identities.round_id(3), spared=spare.select(good)
+    )
     left = {folder: metrics for folder, metrics in good.items() if folder not in gone}
     assert set(sorted(good)[-max(keep, 1) :]) <= left.keys()
     assert {folder for folder in good if every and folder.step % every == 0} <= left.keys()
@@ -73,7 +78,9 @@ def test_retention_decided_again_removes_nothing_more(made, keep, every, best):
             metrics.get("loss") for metrics in left.values()
         ]
     assert (
-        retention.deletable(left, list(left), keep=keep, generation=3, spared=spare.select(left))
+        retention.deletable(
+            left, list(left), keep=keep, current=identities.round_id(3), spared=spare.select(left)
+        )
         == ()
     )
 

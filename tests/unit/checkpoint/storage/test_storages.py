@@ -19,6 +19,7 @@ from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.retention import KeepBest, RetentionExceptions
 from rover_kf.checkpoint.storage.storage_protocol import Storage
 from tests.support.servers.object_server import object_server, offer
+from tests.support.states import identities
 
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = pytest.mark.timeout(300, func_only=True)
@@ -76,12 +77,19 @@ def _read(pieces: Iterator[memoryview]) -> bytes:
 
 
 def _write(storage: Storage, step: int, generation: int = 1, *, world: int = 2) -> Manifest:
-    folder = storage.folder(step, generation)
+    folder = storage.folder(identities.state(step, generation))
     files = []
     for rank in range(world):
         content = _bytes(3000, step * 7 + rank)
         files.append(storage.write_rank(folder, rank, _pieces(content, 700), len(content)))
-    return Manifest(step, generation, world, replicated=False, files=tuple(files))
+    return Manifest(
+        "",
+        identities.state(step, generation),
+        identities.state(step, generation),
+        world_size=world,
+        replicated=False,
+        files=tuple(files),
+    )
 
 
 def _save(storage: Storage, step: int, generation: int = 1) -> CheckpointFolder:
@@ -91,19 +99,21 @@ def _save(storage: Storage, step: int, generation: int = 1) -> CheckpointFolder:
 def test_nothing_is_there_at_first(place):
     """No folder or prefix yet: empty answers, not errors."""
     assert place.storage.folders() == place.storage.complete_folders() == ()
-    assert place.storage.collect(1, generation=5) == ()
+    assert place.storage.collect(1, current=identities.round_id(5)) == ()
 
 
 def test_a_file_that_is_named_like_a_checkpoint_is_none(place):
     """Somebody's own, in the way of nothing: listings and retention go on."""
     for step in (1, 2):
         _save(place.storage, step)
-    stray = place.file(place.storage.folder(9, 1), "")
+    stray = place.file(place.storage.folder(identities.state(9)), "")
     stray.write_text("somebody's own")
     assert [folder.step for folder in place.storage.folders()] == [1, 2]
     assert [folder.step for folder in place.storage.complete_folders()] == [1, 2]
-    assert place.storage.sizes(place.storage.folder(9, 1)) == {}
-    assert [folder.step for folder in place.storage.collect(1, generation=1)] == [1]
+    assert place.storage.sizes(place.storage.folder(identities.state(9))) == {}
+    assert [folder.step for folder in place.storage.collect(1, current=identities.round_id(1))] == [
+        1
+    ]
     assert stray.exists()
 
 
@@ -111,7 +121,7 @@ def test_a_file_that_is_named_like_a_checkpoint_is_none(place):
 def test_a_file_is_read_as_it_was_written(place, size):
     """Any size, parts of uploads included; the checksum is that of the bytes."""
     content = _bytes(size)
-    folder = place.storage.folder(7, 3)
+    folder = place.storage.folder(identities.state(7, 3))
     file = place.storage.write_rank(folder, 4, _pieces(content), size)
     name = "rank-00004.safetensors"
     assert file == RankFile(4, name, size, crc32c.crc32c(content))
@@ -122,7 +132,7 @@ def test_a_file_is_read_as_it_was_written(place, size):
 def test_ranges_are_what_was_asked_for(place):
     """Within a part, over its edges, to the end; past the end is torn."""
     content = _bytes((20 << 20) + 7)
-    folder = place.storage.folder(1, 1)
+    folder = place.storage.folder(identities.state(1))
     file = place.storage.write_rank(folder, 0, _pieces(content), len(content))
     edge = 8 << 20
     for offset, length in [
@@ -139,7 +149,7 @@ def test_only_a_manifest_makes_a_checkpoint(place):
     """Files alone are nothing; with the manifest it is whole, and written twice it is the same."""
     content = _write(place.storage, 2)
     (folder,) = place.storage.folders()
-    assert (folder.step, folder.generation, place.storage.complete_folders()) == (2, 1, ())
+    assert (folder.step, folder.state.round.number, place.storage.complete_folders()) == (2, 1, ())
     for _ in range(2):
         assert place.storage.write_manifest(content) == folder
         assert place.storage.complete_folders() == (folder,)
@@ -163,7 +173,7 @@ def test_a_manifest_needs_its_files_whole(place):
 @pytest.mark.parametrize("size", [5000, 20 << 20])
 def test_a_source_that_fails_leaves_no_file(place, size):
     """An error half-way, too few bytes, too many: no file of that name; the next write is whole."""
-    content, folder = _bytes(size), place.storage.folder(3, 1)
+    content, folder = _bytes(size), place.storage.folder(identities.state(3))
 
     def broken() -> Iterator[memoryview]:
         yield from list(_pieces(content, size // 10))[:6]
@@ -194,7 +204,7 @@ def test_a_file_that_was_reported_is_never_replaced(place):
     """Written again before the commit, as after a restart: whichever was reported last is there,
     and the others go once there is a manifest, which names that one."""
     first = _write(place.storage, 1)
-    folder = place.storage.folder(1, 1)
+    folder = place.storage.folder(identities.state(1))
     again = [
         place.storage.write_rank(folder, 0, _pieces(_bytes(2000, seed)), 2000) for seed in (8, 9)
     ]
@@ -205,7 +215,7 @@ def test_a_file_that_was_reported_is_never_replaced(place):
     newest = dataclasses.replace(first, files=(again[-1], first.files[1]))
     place.storage.write_manifest(newest)
     assert place.storage.verify(folder) == newest
-    assert place.storage.collect(1, generation=1) == ()
+    assert place.storage.collect(1, current=identities.round_id(1)) == ()
     named = {manifest.NAME, *(file.name for file in newest.files)}
     assert place.storage.sizes(folder).keys() == named
     assert place.storage.verify(folder) == newest
@@ -238,10 +248,12 @@ def test_retention_keeps_the_newest_good_ones(place):
         _save(place.storage, step)
     _write(place.storage, 9, 0)
     _write(place.storage, 5, 2)
-    place.file(place.storage.folder(4, 1), "rank-00000.safetensors").write_bytes(b"cut")
-    gone = place.storage.collect(2, generation=2)
-    assert [(folder.generation, folder.step) for folder in gone] == [(0, 9), (1, 1), (1, 4)]
-    left = [(folder.generation, folder.step) for folder in place.storage.folders()]
+    place.file(place.storage.folder(identities.state(4)), "rank-00000.safetensors").write_bytes(
+        b"cut"
+    )
+    gone = place.storage.collect(2, current=identities.round_id(2))
+    assert [(folder.state.round.number, folder.step) for folder in gone] == [(0, 9), (1, 1), (1, 4)]
+    left = [(folder.state.round.number, folder.step) for folder in place.storage.folders()]
     assert left == [(1, 2), (1, 3), (2, 5)]
     assert [folder.step for folder in place.storage.complete_folders()] == [2, 3]
 
@@ -254,23 +266,24 @@ def test_retention_spares_the_best_and_every_so_many(place):
         content = _write(place.storage, step)
         metrics = {} if accuracy is None else {"accuracy": accuracy}
         place.storage.write_manifest(dataclasses.replace(content, metrics=metrics))
-        place.storage.collect(1, generation=1, spare=spare)
+        place.storage.collect(1, current=identities.round_id(1), spare=spare)
         left = [folder.step for folder in place.storage.complete_folders()]
         best = {4: 4, 10: 4, 12: 12}.get(step, 15)
         assert left == sorted({best, step} | ({10} if step >= 10 else set()))
-    place.file(place.storage.folder(15, 1), "rank-00000.safetensors").write_bytes(b"cut")
-    place.storage.collect(1, generation=1, spare=spare)
+    place.file(place.storage.folder(identities.state(15)), "rank-00000.safetensors").write_bytes(
+        b"cut"
+    )
+    place.storage.collect(1, current=identities.round_id(1), spare=spare)
     assert [folder.step for folder in place.storage.folders()] == [10, 17]
 
 
-def test_retention_removes_nothing_where_another_job_writes(place):
-    """Of the same name, as in another namespace: its rounds were counted on from this one's."""
+def test_retention_removes_nothing_where_a_later_coordinator_writes(place):
+    """It has replaced this one, which still runs: as behind a network that is cut in two."""
     ours = [_save(place.storage, step, 1) for step in (100, 200)]
     theirs = _save(place.storage, 10, 2)
-    with pytest.raises(errors.StorageError, match="another job of this name") as refused:
-        place.storage.collect(1, generation=1)
+    with pytest.raises(errors.Superseded, match="it was replaced") as refused:
+        place.storage.collect(1, current=identities.round_id(1))
     assert theirs.location in str(refused.value)
-    assert "checkpoint.path" in str(refused.value)
     assert place.storage.complete_folders() == (*ours, theirs)
 
 
@@ -280,9 +293,9 @@ def test_retention_takes_what_was_given_up(place):
     place.file(damaged, "rank-00000.safetensors").write_bytes(b"cut")
     for step, generation in ((9, 1), (2, 2), (3, 2), (4, 2)):
         _write(place.storage, step, generation)
-    gone = place.storage.collect(1, generation=2, below=4)
-    assert [(folder.generation, folder.step) for folder in gone] == [(2, 2), (2, 3)]
-    left = [(folder.generation, folder.step) for folder in place.storage.folders()]
+    gone = place.storage.collect(1, current=identities.round_id(2), below=4)
+    assert [(folder.state.round.number, folder.step) for folder in gone] == [(2, 2), (2, 3)]
+    left = [(folder.state.round.number, folder.step) for folder in place.storage.folders()]
     assert left == [(1, 9), (2, 1), (2, 4)]
 
 
@@ -291,7 +304,7 @@ def test_retention_leaves_all_when_nothing_is_good(place):
     folder = _save(place.storage, 1)
     place.file(folder, "rank-00000.safetensors").write_bytes(b"cut")
     _write(place.storage, 2)
-    assert place.storage.collect(1, generation=9) == ()
+    assert place.storage.collect(1, current=identities.round_id(9)) == ()
     assert len(place.storage.folders()) == 2
 
 

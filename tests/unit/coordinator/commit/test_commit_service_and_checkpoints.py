@@ -40,6 +40,7 @@ from rover_kf.sidecar.http.app import make_application
 from rover_kf.sidecar.http.peer_client import HttpPeerClient
 from rover_kf.sidecar.settings import SidecarSettings
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 
@@ -82,9 +83,15 @@ class Coordinator:
     async def resolve(self, rank: int, *held: SlotInfo, round_: int = 1, world: int = 2) -> object:
         return await self.ask(
             names.PATH_COMMIT_RESOLVE,
-            RestoreStepRequest(round_, rank, world, held),
+            RestoreStepRequest(
+                round=identities.round_id(round_), rank=rank, world_size=world, slots=held
+            ),
             RestoreStepReply,
         )
+
+    async def named(self, poll: PersistOrderRequest) -> PersistOrder:
+        """What shall be persisted."""
+        return await self.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)
 
     async def asked(self, *ranks: int) -> None:
         """Wait until these ranks' questions are there."""
@@ -96,11 +103,12 @@ class Coordinator:
     ) -> RankPersisted:
         """Write rank 0's file, of a world's only rank if nothing else is said, as its sidecar
         does."""
-        folder = self.root / folder_name(step, round_)
+        folder = self.root / folder_name(identities.state(step, round_))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rank-00000.safetensors").write_bytes(content)
+        state = identities.state(step, round_)
         return RankPersisted(
-            pod="demo-worker-0", rank=0, world_size=world, round=round_, step=step, replicated=True,
+            "demo-worker-0", 0, world, state, state, replicated=True,
             file="rank-00000.safetensors", file_bytes=len(content),
             checksum=crc32c.crc32c(content),
         )  # fmt: skip
@@ -121,7 +129,17 @@ class Slow(DirectoryStorage):
         return super().verify(folder)
 
 
-HELD = SlotInfo("p", "10.0.0.1:7411", 0, 0, 2, 20, replicated=True, snapshot_bytes=1, checksum=1)
+HELD = SlotInfo(
+    pod="p",
+    address="10.0.0.1:7411",
+    local_rank=0,
+    rank=0,
+    world_size=2,
+    replicated=True,
+    snapshot_bytes=1,
+    checksum=1,
+    state=identities.state(20),
+)
 
 
 def test_all_ranks_get_one_answer(tmp_path):
@@ -134,7 +152,7 @@ def test_all_ranks_get_one_answer(tmp_path):
             assert not first.done()
             second = await coordinator.resolve(1)
             assert (await first).source == "memory"
-            assert (second.step, second.source, second.slots) == (20, "peer", (HELD,))
+            assert (second.state.step, second.source, second.slots) == (20, "peer", (HELD,))
             assert await coordinator.resolve(1) == second
             assert coordinator.commits.sealed_step == 20
 
@@ -160,7 +178,9 @@ def test_a_large_world_that_is_cut_another_way_costs_no_square_of_its_ranks(tmp_
                 asyncio.create_task(coordinator.resolve(rank, slots[rank], world=world))
                 for rank in range(1, world)
             ]
-            asked = RestoreStepRequest(1, 0, world, (slots[0], slots[-1]))
+            asked = RestoreStepRequest(
+                round=identities.round_id(1), rank=0, world_size=world, slots=(slots[0], slots[-1])
+            )
             async with coordinator.post(names.PATH_COMMIT_RESOLVE, asked) as response:
                 sent = int(response.headers["Content-Length"])
                 answers = [codec.loads(RestoreStepReply, await response.read())]
@@ -170,7 +190,7 @@ def test_a_large_world_that_is_cut_another_way_costs_no_square_of_its_ranks(tmp_
         assert sent < 1 << 13
         assert (tmp_path / names.RUN_DIR / plan_store.PLAN_FILE).stat().st_size < 1 << 18
         async with Coordinator(tmp_path) as another:
-            await another.commits.first_generation()
+            await another.commits.scan_storage()
             for rank in (0, 7, world - 1):
                 assert await another.resolve(rank, world=world) == answers[rank]
 
@@ -199,7 +219,7 @@ def test_a_rank_that_is_long_in_coming_is_waited_for_and_told(tmp_path):
             waiting = asyncio.create_task(coordinator.resolve(0, HELD))
             told = lambda: coordinator.story.lines  # noqa: E731 - one condition
             await asyncio.to_thread(eventually, told, what="it is told")
-            assert (await coordinator.resolve(1)).step == (await waiting).step == 20
+            assert (await coordinator.resolve(1)).state.step == (await waiting).state.step == 20
             ((reason, message, is_warning),) = coordinator.story.lines
             assert (reason, is_warning) == (names.EVENT_CHECKPOINT_WARNING, True)
             assert "ranks [1] of round 1 have not called restore" in message
@@ -217,14 +237,29 @@ def test_a_checkpoint_may_take_longer_to_read_than_ranks_wait_for_each_other(tmp
             await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(5))
             coordinator.commits._storage = storage
             ask = coordinator.commits._barrier.wait
-            asked = [ask(RestoreStepRequest(2, rank, 3, ())) for rank in range(3)]
+            asked = [
+                ask(
+                    RestoreStepRequest(
+                        round=identities.round_id(2), rank=rank, world_size=3, slots=()
+                    )
+                )
+                for rank in range(3)
+            ]
             *waiting, last = map(asyncio.create_task, asked)
             await asyncio.to_thread(storage.begun.wait)
             last.cancel()
-            waiting.append(asyncio.create_task(ask(RestoreStepRequest(2, 2, 3, ()))))
+            waiting.append(
+                asyncio.create_task(
+                    ask(
+                        RestoreStepRequest(
+                            round=identities.round_id(2), rank=2, world_size=3, slots=()
+                        )
+                    )
+                )
+            )
             await asyncio.wait(waiting, timeout=0.5)
             storage.done.set()
-            assert {(await answer).step for answer in waiting} == {5}
+            assert {(await answer).state.step for answer in waiting} == {5}
             assert storage.reads == 1
 
     asyncio.run(scene())
@@ -240,7 +275,7 @@ def test_a_new_round_does_not_take_over_what_an_older_one_found(tmp_path):
             coordinator.commits._storage = storage
             old = asyncio.create_task(coordinator.resolve(0, round_=2, world=1))
             await asyncio.to_thread(storage.begun.wait)
-            assert (await coordinator.resolve(0, HELD, round_=3, world=1)).step == 20
+            assert (await coordinator.resolve(0, HELD, round_=3, world=1)).state.step == 20
             assert "round 3 has begun" in (await old)["message"]
             storage.done.set()
             await asyncio.get_running_loop().shutdown_default_executor()
@@ -269,21 +304,24 @@ def test_a_durable_report_is_committed_and_told(tmp_path):
 
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
-            wait = WaitRequest(5, "durable", 30.0)
+            wait = WaitRequest(identities.state(5), "durable", 30.0)
             waiting = asyncio.create_task(coordinator.ask(names.PATH_COMMIT_WAIT, wait))
             report = coordinator.durable(5)
             assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, report)).done
             assert (await waiting).done
             storage = DirectoryStorage(coordinator.root)
-            assert storage.verify(storage.complete_folders()[0]).step == 5
+            assert storage.verify(storage.complete_folders()[0]).state.step == 5
             assert coordinator.commits.durable_step == 5
             assert [line[0] for line in coordinator.story.lines] == [names.EVENT_DURABLE]
             again = await coordinator.ask(names.PATH_COMMIT_DURABLE, report)
-            assert (again.done, again.reason) == (False, "late: step 5 is committed already")
+            assert (again.done, again.reason) == (
+                False,
+                "late: step 5 of round 1 is committed already",
+            )
             await coordinator.resolve(0, HELD, round_=3, world=1)
             stale = await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(9))
             assert "round 1 is over" in stale.reason
-            short = WaitRequest(9, "durable", 0.05)
+            short = WaitRequest(identities.state(9), "durable", 0.05)
             assert not (await coordinator.ask(names.PATH_COMMIT_WAIT, short)).done
 
     asyncio.run(scene())
@@ -298,7 +336,9 @@ def test_a_report_of_a_file_that_is_not_there_is_no_commit(tmp_path):
             longer = dataclasses.replace(report, file_bytes=6)
             refused = await coordinator.ask(names.PATH_COMMIT_DURABLE, longer)
             assert refused["error"] == "StorageError"
-            gone = dataclasses.replace(report, step=6)
+            gone = dataclasses.replace(
+                report, state=identities.state(6), origin=identities.state(6)
+            )
             assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, gone))["error"] == (
                 "StorageError"
             )
@@ -313,13 +353,20 @@ def test_what_was_given_up_takes_no_room_once_nobody_writes_it(tmp_path):
     to a newer step, and not while rank 0 may still write the older one."""
 
     def give_up(step: int, pause: float = 5.0) -> PersistAborted:
-        return PersistAborted("p", 1, 1, step, "No space left", pause, ranks=2)
+        return PersistAborted(
+            pod="p",
+            rank=1,
+            reason="No space left",
+            pause_seconds=pause,
+            ranks=2,
+            state=identities.state(step),
+        )
 
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
-            left = lambda: sorted(path.name for path in coordinator.root.iterdir())  # noqa: E731
+            left = lambda: sorted(path.name for path in coordinator.root.glob("step-*"))  # noqa: E731
             given_up, durable = names.PATH_COMMIT_GIVEN_UP, names.PATH_COMMIT_DURABLE
-            steps = [folder_name(step, 1) for step in (1, 2, 3)]
+            steps = [folder_name(identities.state(step)) for step in (1, 2, 3)]
             for step in (1, 2):
                 report = coordinator.durable(step, world=2)
                 await coordinator.ask(given_up, give_up(step))
@@ -342,18 +389,18 @@ def test_rounds_start_above_everything_on_storage(tmp_path):
 
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
-            assert await coordinator.commits.first_generation() == 1
+            assert (await coordinator.commits.scan_storage()).first_round == 1
             await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(5))
 
     asyncio.run(scene())
-    (storage.root / folder_name(8, 6)).mkdir()
+    (storage.root / folder_name(identities.state(8, 6))).mkdir()
     settings = checkpoint_pod.settings_of(tmp_path, checkpoint_path=str(tmp_path / "pvc"))
     successor = CommitService(
         settings, checkpoint_pod.Told(), HttpPeerClient(settings), storage=_stored(settings)
     )
-    assert asyncio.run(successor.first_generation()) == 7
+    assert asyncio.run(successor.scan_storage()).first_round == 7
     assert successor.durable_step == 5
-    assert storage.folders()[-1] == CheckpointFolder(6, 8, str(storage.root))
+    assert storage.folders()[-1] == CheckpointFolder(identities.state(8, 6), str(storage.root))
 
 
 def test_a_stray_file_holds_up_no_job(tmp_path):
@@ -361,12 +408,12 @@ def test_a_stray_file_holds_up_no_job(tmp_path):
     not fail of it."""
     root = tmp_path / "pvc" / "demo"
     root.mkdir(parents=True)
-    (root / folder_name(30, 4)).write_text("somebody's own")
+    (root / folder_name(identities.state(30, 4))).write_text("somebody's own")
 
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
-            assert await coordinator.commits.first_generation() == 1
-            assert (await coordinator.resolve(0, HELD, world=1)).step == HELD.step
+            assert (await coordinator.commits.scan_storage()).first_round == 1
+            assert (await coordinator.resolve(0, HELD, world=1)).state.step == HELD.state.step
             assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(21))).done
             assert coordinator.story.lines[-1][0] == names.EVENT_DURABLE
 
@@ -378,21 +425,23 @@ def test_what_a_job_went_back_behind_is_not_durable_after_a_restart(tmp_path):
 
     async def scene(*, resolves: bool, durable: bool) -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
-            await coordinator.commits.first_generation()
+            await coordinator.commits.scan_storage()
             if resolves:
-                assert (await coordinator.resolve(0, round_=2, world=1)).step == 50
-            asked = WaitRequest(60, "durable", 0.0)
+                assert (await coordinator.resolve(0, round_=2, world=1)).state.step == 50
+            asked = WaitRequest(identities.state(60, 2), "durable", 0.0)
             assert (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done is durable
 
     async def commits(*steps: int, round_: int) -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
-            await coordinator.commits.first_generation()
+            await coordinator.commits.scan_storage()
             for step in steps:
                 report = coordinator.durable(step, round_=round_)
                 assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, report)).done
 
     asyncio.run(commits(50, 100, round_=1))
-    damaged = tmp_path / "pvc" / "demo" / folder_name(100, 1) / "rank-00000.safetensors"
+    damaged = (
+        tmp_path / "pvc" / "demo" / folder_name(identities.state(100)) / "rank-00000.safetensors"
+    )
     damaged.write_bytes(b"stAte")
     asyncio.run(scene(resolves=True, durable=False))
     asyncio.run(scene(resolves=False, durable=False))
@@ -405,7 +454,7 @@ def test_nothing_is_durable_before_anything_is(tmp_path):
 
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
-            asked = WaitRequest(0, "durable", 0.0)
+            asked = WaitRequest(identities.state(0), "durable", 0.0)
             assert not (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done
             await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(0))
             assert (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done
@@ -420,8 +469,7 @@ def test_unreadable_storage_is_a_warning_and_memory_goes_on(tmp_path):
 
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
-            # Above all rounds that may be on the storage, were it read.
-            assert await coordinator.commits.first_generation() > 1_000_000_000
+            assert (await coordinator.commits.scan_storage()).first_round == 1
             assert (await coordinator.resolve(0, HELD, world=1)).source == "memory"
 
     asyncio.run(scene())
@@ -434,9 +482,19 @@ def test_a_replicated_step_in_two_pods_has_its_replica(tmp_path, second, done):
     async def scene() -> None:
         async with Coordinator(tmp_path) as coordinator:
             for rank, pod in enumerate(("first", second)):
-                sealed = SlotSealed(0, rank, 2, 1, 10, 0, 99, replicated=True, pod=pod)
+                sealed = SlotSealed(
+                    local_rank=0,
+                    rank=rank,
+                    world_size=2,
+                    round=identities.round_id(1),
+                    state=identities.state(10),
+                    slot=0,
+                    snapshot_bytes=99,
+                    replicated=True,
+                    pod=pod,
+                )
                 await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
-            waited = WaitRequest(10, "replica", 0.0)
+            waited = WaitRequest(identities.state(10), "replica", 0.0)
             assert (await coordinator.ask(names.PATH_COMMIT_WAIT, waited)).done is done
 
     asyncio.run(scene())
@@ -448,11 +506,20 @@ def test_nobody_waits_for_a_replica_where_no_other_pod_trains(tmp_path, replicat
 
     async def scene() -> None:
         async with Coordinator(tmp_path) as coordinator:
-            wanted = WaitRequest(10, "replica", 600.0)
+            wanted = WaitRequest(identities.state(10), "replica", 600.0)
             waiting = asyncio.create_task(coordinator.ask(names.PATH_COMMIT_WAIT, wanted, Ack))
             for rank in range(2):
                 sealed = SlotSealed(
-                    rank, rank, 2, 1, 10, 0, 99, replicated=replicated, pod="only", checksum=1
+                    local_rank=rank,
+                    rank=rank,
+                    world_size=2,
+                    round=identities.round_id(1),
+                    state=identities.state(10),
+                    slot=0,
+                    snapshot_bytes=99,
+                    replicated=replicated,
+                    pod="only",
+                    checksum=1,
                 )
                 await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
             later = coordinator.ask(names.PATH_COMMIT_WAIT, wanted)
@@ -472,8 +539,9 @@ def test_a_step_of_which_a_slot_was_overwritten_is_not_copied(tmp_path, overwrit
             for rank in range(4):
                 known = None if overwritten and rank == 3 else 99
                 sealed = SlotSealed(
-                    rank % 2, rank, 4, 1, 10, 0, 99, replicated=False, pieces=True,
-                    pod=f"demo-worker-{rank // 2}", checksum=known,
+                    rank % 2, rank, 4, identities.round_id(1), identities.state(10), 0, 99,
+                    replicated=False, pieces=True, pod=f"demo-worker-{rank // 2}",
+                    checksum=known,
                 )  # fmt: skip
                 await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
             asked = ReplicateRequest("demo-worker-1", 0, 0.0)
@@ -494,35 +562,60 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
             commits, named = coordinator.commits, []
             for step in (10, 20):
                 for rank, seconds in ((0, 0.25), (1, 0.5)):
-                    sealed = SlotSealed(0, rank, 2, 1, step, 0, 99, replicated, seconds)
+                    sealed = SlotSealed(
+                        local_rank=0,
+                        rank=rank,
+                        world_size=2,
+                        round=identities.round_id(1),
+                        state=identities.state(step),
+                        slot=0,
+                        snapshot_bytes=99,
+                        replicated=replicated,
+                        copy_seconds=seconds,
+                    )
                     await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
                     poll = PersistOrderRequest(0, 0.0)
-                    named.append(await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder))
+                    named.append(await coordinator.named(poll))
                     expected = step if replicated or rank else (step - 10 or None)
                     assert commits.sealed_step == expected
             seals = commits.sealed_steps
             assert (seals.saves, seals.seconds, seals.snapshot_bytes) == (2, 1.0, 99)
             assert seals.replicated is replicated
-            assert [item.step for item in named] == [None, 10, 10, 10]
+            assert [item.state and item.state.step for item in named] == [None, 10, 10, 10]
             await coordinator.ask(
-                names.PATH_COMMIT_GIVEN_UP, PersistAborted("p", 1, 1, 10, "the disk is full")
+                names.PATH_COMMIT_GIVEN_UP,
+                PersistAborted(
+                    pod="p", rank=1, reason="the disk is full", state=identities.state(10)
+                ),
             )
             poll = PersistOrderRequest(1, 0.0)
-            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)).step is None
+            assert (
+                await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)
+            ).state is None
             # Who only asks is told, and does not hurry; who waits does.
-            asked = WaitRequest(20, "durable", 0.0)
+            asked = WaitRequest(identities.state(20), "durable", 0.0)
             assert not (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done
-            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)).step is None
+            assert (
+                await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)
+            ).state is None
             waiting = asyncio.create_task(
-                coordinator.ask(names.PATH_COMMIT_WAIT, WaitRequest(20, "durable", 60.0))
+                coordinator.ask(
+                    names.PATH_COMMIT_WAIT, WaitRequest(identities.state(20), "durable", 60.0)
+                )
             )
             poll = PersistOrderRequest(1, 30.0)
-            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)).step == 20
+            assert (
+                await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)
+            ).state.step == 20
             # A newer slot has replaced it: who waits does not wait for the pace with the next one.
-            replaced = PersistAborted("p", 1, 1, 20, "newer steps replaced it")
+            replaced = PersistAborted(
+                pod="p", rank=1, reason="newer steps replaced it", state=identities.state(20)
+            )
             await coordinator.ask(names.PATH_COMMIT_GIVEN_UP, replaced)
             poll = PersistOrderRequest(2, 30.0)
-            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)).step == 20
+            assert (
+                await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)
+            ).state.step == 20
             waiting.cancel()
 
     asyncio.run(scene())
@@ -533,12 +626,21 @@ def test_a_restarted_coordinator_names_under_numbers_that_nobody_knows(tmp_path)
 
     async def scene() -> int:
         async with Coordinator(tmp_path, persist_seconds=0.0) as coordinator:
-            sealed = SlotSealed(0, 0, 1, 1, 10, 0, 99, replicated=True)
+            sealed = SlotSealed(
+                local_rank=0,
+                rank=0,
+                world_size=1,
+                round=identities.round_id(1),
+                state=identities.state(10),
+                slot=0,
+                snapshot_bytes=99,
+                replicated=True,
+            )
             await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
             named = await coordinator.ask(
                 names.PATH_COMMIT_NAMED, PersistOrderRequest(0, 0.0), PersistOrder
             )
-            assert named.step == 10
+            assert named.state.step == 10
             return named.number
 
     assert asyncio.run(scene()) < asyncio.run(scene())
@@ -547,7 +649,18 @@ def test_a_restarted_coordinator_names_under_numbers_that_nobody_knows(tmp_path)
 def _saved(rank: int, step: int, round_: int) -> SlotSealed:
     """What a sidecar of a DDP job of two ranks tells of a save."""
     pod = f"demo-worker-{rank}"
-    return SlotSealed(0, rank, 2, round_, step, step % 2, 1, replicated=True, pod=pod, checksum=1)
+    return SlotSealed(
+        local_rank=0,
+        rank=rank,
+        world_size=2,
+        round=identities.round_id(round_),
+        state=identities.state(step, round_),
+        slot=step % 2,
+        snapshot_bytes=1,
+        replicated=True,
+        pod=pod,
+        checksum=1,
+    )
 
 
 def test_ranks_that_have_not_saved_a_step_are_named(tmp_path):
@@ -558,7 +671,7 @@ def test_ranks_that_have_not_saved_a_step_are_named(tmp_path):
             for rank, step in ((0, 1), (1, 1), (0, 2)):
                 await coordinator.ask(names.PATH_COMMIT_SEALED, _saved(rank, step, 1))
             for step, is_lacking in ((1, False), (2, True)):
-                wanted = WaitRequest(step, "durable", 0.0)
+                wanted = WaitRequest(identities.state(step), "durable", 0.0)
                 reply = await coordinator.ask(names.PATH_COMMIT_WAIT, wanted)
                 assert ("ranks [1] have not saved it" in reply.reason) is is_lacking
 
@@ -575,7 +688,9 @@ def test_what_to_do_is_told_behind_hundreds_of_ranks(tmp_path):
         ) as coordinator:
             sealed = dataclasses.replace(_saved(0, 1, 1), world_size=512)
             await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
-            reply = await coordinator.ask(names.PATH_COMMIT_WAIT, WaitRequest(1, "durable", 0.0))
+            reply = await coordinator.ask(
+                names.PATH_COMMIT_WAIT, WaitRequest(identities.state(1), "durable", 0.0)
+            )
             assert reply.reason.endswith("ranks [1 to 511] have not saved it: every rank has to")
             refused = await coordinator.resolve(3, HELD, world=512)
             assert refused["message"].startswith("ranks [0 to 2, 4 to 511] of round 1 did not ask")
@@ -603,7 +718,7 @@ def test_ranks_with_other_parameters_are_told_once_a_round(tmp_path):
             assert message.startswith("step 1 does not come to storage: parameters or optimizer")
             assert "rank 1 are not those of rank 0" in message
             for step, is_hopeless in ((2, True), (3, False)):  # the next ones may be alike again
-                waited = WaitRequest(step, "durable", 0.0)
+                waited = WaitRequest(identities.state(step), "durable", 0.0)
                 reply = await coordinator.ask(names.PATH_COMMIT_WAIT, waited)
                 assert (message in reply.reason, reply.permanent) == (True, is_hopeless)
             assert coordinator.commits.durable_step is None

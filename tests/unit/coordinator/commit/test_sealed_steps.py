@@ -8,10 +8,20 @@ import dataclasses
 
 from rover_kf.api.checkpoints import SlotSealed
 from rover_kf.coordinator.commit.sealed_steps import SavingRanks
+from tests.support.states import identities
 
 
 def _saved(rank: int, step: int, round_: int = 1, world: int = 2) -> SlotSealed:
-    return SlotSealed(0, rank, world, round_, step, step % 2, 1, replicated=True)
+    return SlotSealed(
+        local_rank=0,
+        rank=rank,
+        world_size=world,
+        round=identities.round_id(round_),
+        state=identities.state(step, round_),
+        slot=step % 2,
+        snapshot_bytes=1,
+        replicated=True,
+    )
 
 
 def test_a_rank_that_is_late_is_not_idle():
@@ -26,7 +36,7 @@ def test_a_rank_that_is_late_is_not_idle():
 def test_each_round_is_judged_by_itself():
     """What is restored is no save; what is told late of an older round counts for nothing."""
     savers = SavingRanks()
-    restored = dataclasses.replace(_saved(2, 9, 2, 3), restored=True)
+    restored = dataclasses.replace(_saved(2, 9, 2, 3), state=identities.state(9))
     assert savers.ranks_not_saving(restored, 0.0) == ()
     told = [savers.ranks_not_saving(_saved(0, step, 2, 3), 5.0 * step) for step in range(1, 6)]
     assert told == [(), (), (), (1, 2), ()]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from rover_kf.api.checkpoints import RankPersisted
 from rover_kf.coordinator.commit.committer import MIN_BYTES, StorageRate
+from tests.support.states import identities
 
 MIB = 1 << 20
 
@@ -15,14 +16,14 @@ def durable(step, seconds, *, rank=0, mebibytes=100):
         pod="p",
         rank=rank,
         world_size=2,
-        round=1,
-        step=step,
         replicated=False,
         file="f",
         file_bytes=mebibytes * MIB,
         checksum=0,
         persist_seconds=9.0,
         storage_seconds=seconds,
+        state=identities.state(step),
+        origin=identities.state(step),
     )
 
 

@@ -15,6 +15,7 @@ from rover_kf.coordinator.commit.committer import Committer
 from rover_kf.coordinator.commit.sealed_steps import SealedSteps
 from rover_kf.coordinator.commit.undurable import UndurableState
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def committer(tmp_path) -> Committer:
     settings = checkpoint_pod.settings_of(tmp_path)
     storage = open_storage(str(tmp_path / "pvc"), settings.job)
     made = Committer(settings, checkpoint_pod.Told(), storage, lambda _: None)
-    made.begin_round(1)
+    made.begin_round(identities.round_id(1))
     return made
 
 
@@ -31,7 +32,18 @@ def _seals(*saved: tuple[int, int]) -> SealedSteps:
     """An account of those ranks' saves of those steps."""
     account = SealedSteps()
     for rank, step in saved:
-        account.add(SlotSealed(0, rank, 2, 1, step, 0, 1, replicated=True))
+        account.add(
+            SlotSealed(
+                local_rank=0,
+                rank=rank,
+                world_size=2,
+                round=identities.round_id(1),
+                state=identities.state(step),
+                slot=0,
+                snapshot_bytes=1,
+                replicated=True,
+            )
+        )
     return account
 
 
@@ -40,7 +52,7 @@ ROUND = Round(1, MEMBERS, 2, "host", 1)
 
 
 def _left(rank: int, step: int) -> PodEnded:
-    return PodEnded(f"demo-worker-{rank}", {"0": step} if step else {})
+    return PodEnded(f"demo-worker-{rank}", {"0": identities.state(step)} if step else {})
 
 
 def test_what_a_rank_has_not_saved_fails_the_job_after_its_end(committer):
@@ -48,14 +60,14 @@ def test_what_a_rank_has_not_saved_fails_the_job_after_its_end(committer):
     found = UndurableState(_seals((0, 1), (1, 1), (0, 2)), committer)
     found.on_round_started(ROUND)
     found.pod_ended(_left(0, 2))
-    assert found.reason(2) == ""
+    assert found.reason(identities.state(2)) == ""
     found.on_job_ended()
-    assert found.reason(2) == found.verdict == ""
+    assert found.reason(identities.state(2)) == found.verdict == ""
     found.pod_ended(_left(1, 2))  # the news of its save is behind
-    assert found.reason(2) == found.verdict == ""
+    assert found.reason(identities.state(2)) == found.verdict == ""
     found.pod_ended(_left(1, 1))
-    assert found.reason(1) == found.verdict == ""
-    why = found.reason(2)
+    assert found.reason(identities.state(1)) == found.verdict == ""
+    why = found.reason(identities.state(2))
     assert "ranks [1] have not saved it; every rank has to" in why
     assert found.verdict == why
 
@@ -66,7 +78,7 @@ def test_what_pods_had_in_another_round_is_not_judged_by(committer):
     found.pod_ended(_left(1, 0))
     found.on_round_started(ROUND)
     found.on_job_ended()
-    assert found.reason(2) == found.verdict == ""
+    assert found.reason(identities.state(2)) == found.verdict == ""
 
 
 def test_a_coordinator_that_was_not_there_does_not_judge_who_saved(committer):
@@ -75,7 +87,7 @@ def test_a_coordinator_that_was_not_there_does_not_judge_who_saved(committer):
     found.on_round_started(None)
     found.pod_ended(_left(1, 0))
     found.on_job_ended()
-    assert found.reason(2) == found.verdict == ""
+    assert found.reason(identities.state(2)) == found.verdict == ""
 
 
 def test_states_that_do_not_go_together_fail_the_job_at_its_end(committer):
@@ -83,12 +95,13 @@ def test_states_that_do_not_go_together_fail_the_job_at_its_end(committer):
     found = UndurableState(_seals(), committer)
     for rank in (0, 1):
         told = RankPersisted(
-            pod=f"demo-worker-{rank}", rank=rank, world_size=2, round=1, step=5, replicated=True,
-            file=f"rank-{rank:05d}.safetensors", file_bytes=1, checksum=1, replicated_crc=rank,
+            f"demo-worker-{rank}", rank, 2, identities.state(5), identities.state(5),
+            replicated=True, file=f"rank-{rank:05d}.safetensors", file_bytes=1, checksum=1,
+            replicated_crc=rank,
         )  # fmt: skip
         asyncio.run(committer.on_rank_durable(told))
-    assert "step 5 does not come to storage" in found.reason(5)
-    assert found.reason(6) == found.verdict == ""
+    assert "step 5 does not come to storage" in found.reason(identities.state(5))
+    assert found.reason(identities.state(6)) == found.verdict == ""
     found.on_job_ended()
-    assert found.reason(6) == found.verdict == ""
-    assert found.reason(5) == found.verdict != ""
+    assert found.reason(identities.state(6)) == found.verdict == ""
+    assert found.reason(identities.state(5)) == found.verdict != ""

@@ -17,24 +17,30 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from rover_kf.api.checkpoints import SlotInfo
 from rover_kf.api.replication import ReplicateOrder
+from rover_kf.api.states import State
 from rover_kf.coordinator.replication.placement import (
     COPY_TIMEOUT_SECONDS,
     MIN_KEEPER_RATE,
     ReplicaPlacement,
     choose_partners,
 )
+from tests.support.states import identities
+
+
+def _s(round_: int, step: int) -> State:
+    return identities.state(step, round_)
 
 
 def _held(rank: int, *, pod: str = "", node: str = "", world: int = 9) -> SlotInfo:
     return SlotInfo(
-        pod or f"pod-{rank}", "10.0.0.1:7411", 0, rank, world, 7, replicated=False,
-        snapshot_bytes=1, checksum=1, pieces=True, node=node,
+        pod or f"pod-{rank}", "10.0.0.1:7411", 0, rank, world, identities.state(7),
+        replicated=False, snapshot_bytes=1, checksum=1, pieces=True, node=node,
     )  # fmt: skip
 
 
 def _ring(count: int) -> ReplicaPlacement:
     ring = ReplicaPlacement()
-    ring.on_sealed((1, 10), [_held(rank, world=count) for rank in range(count)])
+    ring.on_sealed(_s(1, 10), [_held(rank, world=count) for rank in range(count)])
     return ring
 
 
@@ -137,22 +143,22 @@ def test_every_pod_is_kept_by_one_where_nodes_differ(count):
 def test_one_step_at_a_time():
     """The next step is ordered when every pod has the one before."""
     ring = _ring(2)
-    assert ring.due(None) == (1, 10)
+    assert ring.due(None) == _s(1, 10)
     assert [holding.rank for holding in ring.order("pod-0").slots] == [1]
-    ring.on_sealed((1, 20), [_held(0, world=2), _held(1, world=2)])
+    ring.on_sealed(_s(1, 20), [_held(0, world=2), _held(1, world=2)])
     ring.on_finished("pod-0", ring.number, done=True)
     assert ring.order("pod-0") is None
-    assert (ring.due(None), ring.replicated) == ((1, 10), None)
+    assert (ring.due(None), ring.replicated) == (_s(1, 10), None)
     ring.on_finished("pod-1", ring.number, done=True)
-    assert ring.replicated == (1, 10)
-    assert ring.due(None) == (1, 20)
+    assert ring.replicated == _s(1, 10)
+    assert ring.due(None) == _s(1, 20)
 
 
 def test_no_other_step_is_copied_while_one_is_persisted():
     """Two steps pinned at once would leave training no slot to save into."""
     ring = _ring(2)
-    assert ring.due((1, 5)) is None
-    assert ring.due((1, 10)) == (1, 10)
+    assert ring.due(_s(1, 5)) is None
+    assert ring.due(_s(1, 10)) == _s(1, 10)
 
 
 def test_a_step_that_cannot_be_copied_is_let_go():
@@ -162,8 +168,8 @@ def test_a_step_that_cannot_be_copied_is_let_go():
     ring.on_finished("pod-0", ring.number, done=False)
     ring.on_finished("pod-1", ring.number, done=True)
     assert (ring.replicated, ring.due(None)) == (None, None)
-    ring.on_sealed((1, 20), [_held(0), _held(1)])
-    assert ring.due(None) == (1, 20)
+    ring.on_sealed(_s(1, 20), [_held(0), _held(1)])
+    assert ring.due(None) == _s(1, 20)
 
 
 def test_a_late_word_counts_for_nothing():
@@ -181,11 +187,11 @@ def test_a_late_word_counts_for_nothing():
 def test_a_pod_that_is_alone_keeps_nothing_any_more():
     """It is told so once a round, and no step of it counts as copied."""
     ring = ReplicaPlacement()
-    ring.on_sealed((1, 10), [_held(rank, pod="a") for rank in range(9)])
-    assert ring.due(None) == (1, 10)
+    ring.on_sealed(_s(1, 10), [_held(rank, pod="a") for rank in range(9)])
+    assert ring.due(None) == _s(1, 10)
     assert ring.order("a") == ReplicateOrder(ring.number)
     ring.on_finished("a", ring.number, done=True)
-    ring.on_sealed((1, 20), [_held(rank, pod="a") for rank in range(9)])
+    ring.on_sealed(_s(1, 20), [_held(rank, pod="a") for rank in range(9)])
     assert (ring.due(None), ring.replicated) == (None, None)
 
 
@@ -195,14 +201,14 @@ def test_what_was_copied_in_another_round_counts_for_nothing():
     ring.due(None)
     for pod in ("pod-0", "pod-1"):
         ring.on_finished(pod, ring.number, done=True)
-    assert ring.replicated == (1, 10)
+    assert ring.replicated == _s(1, 10)
     ring.restart()
     assert ring.replicated is None
 
 
 def _kept() -> ReplicaPlacement:
     ring = ReplicaPlacement(keeper="ps")
-    ring.on_sealed((1, 10), [_held(0, world=1)])
+    ring.on_sealed(_s(1, 10), [_held(0, world=1)])
     return ring
 
 
@@ -210,13 +216,13 @@ def test_a_keeper_copies_what_a_single_pod_has():
     """All of the newest step, and the world's own pod nothing; a step of which no slot is known is
     not ordered."""
     ring = _kept()
-    assert ring.due(None) == (1, 10)
+    assert ring.due(None) == _s(1, 10)
     assert ring.order("ps").slots == (_held(0, world=1),)
     assert ring.order("pod-0") is None
     ring.on_finished("ps", ring.number, done=True)
-    assert (ring.in_progress, ring.replicated) == (None, (1, 10))
+    assert (ring.in_progress, ring.replicated) == (None, _s(1, 10))
     empty = ReplicaPlacement(keeper="ps")
-    empty.on_sealed((1, 10), [])
+    empty.on_sealed(_s(1, 10), [])
     assert empty.due(None) is None
 
 
@@ -231,7 +237,7 @@ def test_a_keeper_that_begins_anew_is_told_again():
     ring.on_finished("ps", number, done=True)
     assert ring.due(None) is None
     ring.copy_again()
-    assert ring.due(None) == (1, 10)
+    assert ring.due(None) == _s(1, 10)
     assert ring.order("ps").number == number + 1
 
 
@@ -240,19 +246,19 @@ def test_a_keeper_is_not_waited_for_for_ever():
     when it asks again; what it tells of the old one counts for nothing."""
     ring = _kept()
     last = COPY_TIMEOUT_SECONDS + 1 / MIN_KEEPER_RATE
-    assert ring.due(None, now=100.0) == (1, 10)
-    assert ring.copying(100.0 + last - 0.001) == (1, 10)
+    assert ring.due(None, now=100.0) == _s(1, 10)
+    assert ring.copying(100.0 + last - 0.001) == _s(1, 10)
     assert ring.copying(100.0 + last) is None
     number = ring.number
     assert ring.due(None, now=100.0 + last) is None
     ring.on_finished("ps", number, done=True)
     assert ring.replicated is None
-    ring.on_sealed((1, 20), [_held(0)])
-    assert ring.due(None, now=200.0) == (1, 20)
+    ring.on_sealed(_s(1, 20), [_held(0)])
+    assert ring.due(None, now=200.0) == _s(1, 20)
 
 
 def test_pods_of_the_world_are_waited_for():
     """One that is lost ends the round, and with it its order."""
     ring = _ring(2)
-    assert ring.due(None, now=1.0) == (1, 10)
-    assert ring.due(None, now=1e9) == ring.copying(1e9) == (1, 10)
+    assert ring.due(None, now=1.0) == _s(1, 10)
+    assert ring.due(None, now=1e9) == ring.copying(1e9) == _s(1, 10)

@@ -27,6 +27,7 @@ from rover_kf.coordinator.replica_comparison import ReplicaComparison
 from rover_kf.sidecar.consistency import tensor_digests
 from rover_kf.sidecar.http.app import make_application
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 from tests.support.states.synthetic_states import Form
 from tests.support.waiting import eventually
 
@@ -51,7 +52,7 @@ def _save(arena: Arena, step: int, content: bytes) -> Seal:
         with arena.slot_path(filling.slot).open("r+b") as slot:
             slot.write(content)
         return filling.seal(
-            step=step, length=len(content), rank=0, world_size=2, round_=1, replicated=True
+            state=identities.state(step), length=len(content), rank=0, world_size=2, replicated=True
         )
 
 
@@ -82,9 +83,9 @@ def test_a_save_that_wants_the_slot_has_it(tmp_path):
     content = Form("replicated", all_rows=40_000).bytes_of(1, 1, 0)
     arena = _arena(tmp_path, content, Interrupted)
     arena.content = content
-    with pytest.raises(errors.CorruptSnapshot, match="step 1 is no longer in slot"):
+    with pytest.raises(errors.CorruptSnapshot, match="step 1 of round 1 is no longer in slot"):
         tensor_digests.digest_slot(arena, _save(Arena(arena.directory), 1, content))
-    assert [seal.step for seal in arena.sealed()] == [3, 2]
+    assert [seal.state.step for seal in arena.sealed()] == [3, 2]
 
 
 def test_states_that_need_not_be_alike_are_not_compared(tmp_path):
@@ -165,7 +166,7 @@ class Coordinator:
         self.verdicts._poll.notify()
 
     def _has(self, told: ReplicaDigest) -> bool:
-        check = self.verdicts._open.get((told.round, told.step))
+        check = self.verdicts._open.get(told.state)
         return check is not None and told.rank in check.digests
 
     async def _list(self, told: list[ReplicaDigest], taken: list[DigestAck]) -> set[int]:
@@ -173,7 +174,7 @@ class Coordinator:
         asked = [one for one, answer in zip(told, taken, strict=True) if answer.send_listing]
         for one in asked:
             listing = (TensorChecksum("model.w", one.digest), TensorChecksum("model.b", 0))
-            await self.ask(_digest(one.rank, one.step, one.digest, one.world_size, listing))
+            await self.ask(_digest(one.rank, one.state.step, one.digest, one.world_size, listing))
         return {one.rank for one in asked}
 
     @property
@@ -184,12 +185,23 @@ class Coordinator:
 def _digest(
     rank: int, step: int, value: int | None, world: int, listing: tuple[TensorChecksum, ...] = ()
 ) -> ReplicaDigest:
-    return ReplicaDigest(f"pod-{rank}", rank, world, 1, step, 2, value, listing)
+    return ReplicaDigest(
+        pod=f"pod-{rank}",
+        rank=rank,
+        world_size=world,
+        tensors=2,
+        digest=value,
+        listing=listing,
+        state=identities.state(step),
+    )
 
 
-def _sealed(rank: int, step: int, **changes: object) -> SlotSealed:
-    facts = {"round": 1, "world_size": 2, "replicated": True, "slot": 0, "snapshot_bytes": 9}
-    return SlotSealed(0, rank, step=step, **(facts | changes))
+def _sealed(
+    rank: int, step: int, round_: int = 1, *, saved_in: int = 0, **changes: object
+) -> SlotSealed:
+    facts = {"world_size": 2, "replicated": True, "slot": 0, "snapshot_bytes": 9}
+    saved = identities.state(step, saved_in or round_)
+    return SlotSealed(0, rank, round=identities.round_id(round_), state=saved, **(facts | changes))
 
 
 def test_the_first_save_and_every_kth_after_it_is_checked():
@@ -198,8 +210,9 @@ def test_the_first_save_and_every_kth_after_it_is_checked():
     due = {step: verdicts.is_due(_sealed(0, step)) for step in range(5, 85, 5)}
     assert [step for step, is_due in due.items() if is_due] == [5, 20, 35, 50, 65, 80]
     assert [verdicts.is_due(_sealed(1, step)) for step in (50, 55, 65, 80)] == [1, 0, 1, 1]
-    assert [verdicts.is_due(_sealed(1, step, round=2)) for step in (5, 10, 15)] == [0, 0, 1]
-    for other in ({"replicated": False}, {"world_size": 1}, {"restored": True}):
+    assert [verdicts.is_due(_sealed(1, step, 2)) for step in (5, 10, 15)] == [0, 0, 1]
+    restored = {"round_": 2, "saved_in": 1}
+    for other in ({"replicated": False}, {"world_size": 1}, restored):
         assert not ReplicaComparison(1, checkpoint_pod.Told()).is_due(_sealed(0, 90, **other))
     assert not ReplicaComparison(0, checkpoint_pod.Told()).is_due(_sealed(0, 90))
 
@@ -214,7 +227,7 @@ def test_a_mismatch_is_told_once_a_set_of_ranks():
             for step in (20, 30):
                 assert await coordinator.check(step, {0: 7, 1: 7, 2: 7, 3: 8, 4: 7}) == {0, 3}
             assert await coordinator.check(40, {0: 7, 1: 9}) == {0, 1}
-            coordinator.verdicts.restart(5)
+            coordinator.verdicts.restart(identities.state(5))
             assert await coordinator.check(20, {0: 7, 1: 7, 2: 7, 3: 8, 4: 7}) == {0, 3}
             known = {(reason, warning) for reason, _, warning in coordinator.story.lines}
             assert known == {(names.EVENT_REPLICA_MISMATCH, True)}

@@ -27,7 +27,7 @@ def test_a_long_poll_does_not_hold_up_the_end(path):
 
 def test_whoever_fetches_has_time():
     """An answer that is under way is given to its end."""
-    assert asyncio.run(_end_of(f"{names.PATH_SLOTS}/0/1")) == "answered"
+    assert asyncio.run(_end_of(f"{names.PATH_SLOTS}/0/0-1-1-1")) == "answered"
 
 
 async def _end_of(path: str) -> str:

@@ -22,6 +22,7 @@ from rover_kf.sidecar.slots.sources import copy_into
 from tests.support.faults.cutting_proxy import CuttingProxy
 from tests.support.pods import checkpoint_pod
 from tests.support.pods.served_slot import CONTENT, Served
+from tests.support.states import identities
 
 LARGE = CONTENT * 8
 MIB = 1 << 20
@@ -71,11 +72,7 @@ class Pull:
                 return target.read_bytes()
 
     def _holding(self, address: str) -> SlotInfo:
-        return SlotInfo(
-            pod="other", address=address, local_rank=0, rank=4, world_size=5, step=7,
-            replicated=True, snapshot_bytes=len(self.content),
-            checksum=crc32c.crc32c(self.content), origin_round=1,
-        )  # fmt: skip
+        return SlotInfo(pod="other", address=address, local_rank=0, rank=4, world_size=5, replicated=True, snapshot_bytes=len(self.content), checksum=crc32c.crc32c(self.content), state=identities.state(7))  # fmt: skip
 
 
 @contextlib.asynccontextmanager

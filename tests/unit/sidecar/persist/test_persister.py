@@ -21,6 +21,7 @@ from rover_kf.sidecar.persist.job_storage import JobStorage
 from rover_kf.sidecar.persist.persister import Persister
 from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 
 
 class Slow(RateLimitedWriter):
@@ -67,7 +68,9 @@ class Pod:
         slots.allocate(ArenaRequest(0, len(state)))
         with slots.arena(0).fill() as filling:
             os.pwrite(filling.descriptor, state, 0)
-            filling.seal(step=7, length=len(state), rank=0, world_size=1, round_=1, replicated=True)
+            filling.seal(
+                state=identities.state(7), length=len(state), rank=0, world_size=1, replicated=True
+            )
         self.coordinator = Coordinator(CommitService(settings, told, None, storage=self.stored))
         self.writer = Slow(self.stored)
         place = JobStorage(self.stored, self.writer, RateLimiter(0))
@@ -75,7 +78,7 @@ class Pod:
 
     def whole(self) -> list[int]:
         """Steps on storage, every byte compared."""
-        return [self.stored.verify(folder).step for folder in self.stored.complete_folders()]
+        return [self.stored.verify(folder).state.step for folder in self.stored.complete_folders()]
 
 
 def test_a_file_that_is_being_written_is_not_begun_again(tmp_path):

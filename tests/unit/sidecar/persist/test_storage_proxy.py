@@ -17,6 +17,7 @@ import crc32c
 import pytest
 
 from rover_kf import errors
+from rover_kf.api import codec
 from rover_kf.checkpoint.format.chunks import CHUNK_BYTES
 from rover_kf.checkpoint.format.manifest import Manifest
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
@@ -26,6 +27,7 @@ from rover_kf.checkpoint.storage.retention import RetentionExceptions
 from rover_kf.sidecar.persist import worker_main, worker_protocol
 from rover_kf.sidecar.persist.storage_proxy import StorageProxy
 from rover_kf.sidecar.persist.worker_pool import StorageWorkerPool
+from tests.support.states import identities
 from tests.support.waiting import eventually
 
 LENGTH = (9 << 20) + 5
@@ -63,11 +65,19 @@ def test_everything_that_a_sidecar_asks_of_a_folder(storage, slot, tmp_path):
     plain = DirectoryStorage(tmp_path / "pvc" / "demo")
     assert storage.folders() == storage.complete_folders() == ()
     for step in (1, 2, 3):
-        folder = storage.folder(step, 7)
+        folder = storage.folder(identities.state(step, 7))
         file, seconds = storage.write_slot(folder, 0, content(slot))
         assert (file.length, file.checksum) == (LENGTH - 904 + 8, crc32c.crc32c(bytes_of(slot)))
         assert seconds > 0
-        made = Manifest(step, 7, 1, replicated=True, files=(file,), metrics={"loss": float(step)})
+        made = Manifest(
+            "",
+            identities.state(step, 7),
+            identities.state(step, 7),
+            world_size=1,
+            replicated=True,
+            files=(file,),
+            metrics={"loss": float(step)},
+        )
         assert storage.write_manifest(made) == folder
         storage.ensure_durable(folder)
         assert storage.load(folder) == storage.verify(folder) == plain.verify(folder) == made
@@ -75,7 +85,9 @@ def test_everything_that_a_sidecar_asks_of_a_folder(storage, slot, tmp_path):
     assert joined(storage.read_range(folder, file, 0, file.length)) == bytes_of(slot)
     assert joined(storage.read_range(folder, file, 3, 10)) == bytes_of(slot)[3:13]
     spare = RetentionExceptions(every=2)
-    assert [gone.step for gone in storage.collect(1, generation=7, spare=spare)] == [1]
+    assert [
+        gone.step for gone in storage.collect(1, current=identities.round_id(7), spare=spare)
+    ] == [1]
     assert storage.complete_folders() == plain.complete_folders() == plain.folders()
     storage.remove(folder)
     assert [left.step for left in storage.folders()] == [2]
@@ -84,11 +96,20 @@ def test_everything_that_a_sidecar_asks_of_a_folder(storage, slot, tmp_path):
 def test_refusals_are_those_of_the_folder(storage, slot, tmp_path):
     """Their class and their words; a file that is damaged, a manifest that is not there, a folder
     that cannot be made. A reader that stops half way spoils nothing for the next call."""
-    folder = storage.folder(1, 1)
+    folder = storage.folder(identities.state(1))
     file, _ = storage.write_slot(folder, 0, content(slot))
     with pytest.raises(errors.StorageError, match="No such file"):
         storage.read_manifest(folder)
-    storage.write_manifest(Manifest(1, 1, 1, replicated=True, files=(file,)))
+    storage.write_manifest(
+        Manifest(
+            "",
+            identities.state(1),
+            identities.state(1),
+            world_size=1,
+            replicated=True,
+            files=(file,),
+        )
+    )
     for _ in storage.read_range(folder, file, 0, file.length):
         break
     path = tmp_path / "pvc" / "demo" / folder.name / file.name
@@ -99,12 +120,12 @@ def test_refusals_are_those_of_the_folder(storage, slot, tmp_path):
         storage.verify(folder)
     short = SlotContent(slot, LENGTH + 4096, ((0, LENGTH),))
     with pytest.raises(errors.CorruptSnapshot, match="were sealed"):
-        storage.write_slot(storage.folder(3, 1), 0, short)
+        storage.write_slot(storage.folder(identities.state(3)), 0, short)
     with pytest.raises(errors.CheckpointExists, match="is a checkpoint already"):
         storage.write_slot(folder, 0, content(slot))
-    (tmp_path / "pvc" / "demo" / storage.folder(2, 1).name).write_text("in the way")
+    (tmp_path / "pvc" / "demo" / storage.folder(identities.state(2)).name).write_text("in the way")
     with pytest.raises(errors.StorageError, match="cannot be written"):
-        storage.write_slot(storage.folder(2, 1), 0, content(slot))
+        storage.write_slot(storage.folder(identities.state(2)), 0, content(slot))
 
 
 SLOW = """
@@ -124,10 +145,19 @@ def test_many_looks_that_are_slow_are_no_hang(tmp_path, monkeypatch):
     steps = range(1, 21)
     for step in steps:
         files = tuple(
-            plain.write_rank(plain.folder(step, 1), rank, [memoryview(b"state")], 5)
+            plain.write_rank(plain.folder(identities.state(step)), rank, [memoryview(b"state")], 5)
             for rank in range(2)
         )
-        plain.write_manifest(Manifest(step, 1, 2, replicated=True, files=files))
+        plain.write_manifest(
+            Manifest(
+                "",
+                identities.state(step),
+                identities.state(step),
+                world_size=2,
+                replicated=True,
+                files=files,
+            )
+        )
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
     path = os.pathsep.join([str(tmp_path / "slow"), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -135,7 +165,9 @@ def test_many_looks_that_are_slow_are_no_hang(tmp_path, monkeypatch):
     storage = StorageProxy(tmp_path / "demo", RateLimiter(0), timeouts=(1, 1))
     try:
         assert [folder.step for folder in storage.complete_folders()] == list(steps)
-        gone = storage.collect(1, generation=1, spare=RetentionExceptions(every=2))
+        gone = storage.collect(
+            1, current=identities.round_id(1), spare=RetentionExceptions(every=2)
+        )
         assert [folder.step for folder in gone] == list(steps)[::2]
         assert storage.silent_seconds == 0
     finally:
@@ -146,7 +178,7 @@ def test_what_the_system_refuses_is_the_storages_or_the_slots(storage, slot, tmp
     """A slot that is gone is torn; what a listing comes upon is a refusal of the storage."""
     gone = dataclasses.replace(content(slot), slot=tmp_path / "gone")
     with pytest.raises(errors.CorruptSnapshot, match="No such file"):
-        storage.write_slot(storage.folder(1, 1), 0, gone)
+        storage.write_slot(storage.folder(identities.state(1)), 0, gone)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         parent = worker_main._ParentPipe(theirs)
@@ -170,7 +202,7 @@ def test_its_process_ends_with_the_sidecar(storage, slot):
     storage.close()
     eventually(lambda: _state(child) in ("Z", ""), what="the process has ended")
     with pytest.raises(errors.StorageError, match="ends"):
-        storage.write_slot(storage.folder(1, 1), 0, content(slot))
+        storage.write_slot(storage.folder(identities.state(1)), 0, content(slot))
 
 
 def test_a_process_that_is_killed_is_no_hang(storage, slot):
@@ -180,9 +212,9 @@ def test_a_process_that_is_killed_is_no_hang(storage, slot):
     (child,) = _children() - others
     killed = dataclasses.replace(content(slot), check_cancelled=lambda: os.kill(child, 9))
     with pytest.raises(errors.StorageError, match=r"has ended with exit code -9"):
-        storage.write_slot(storage.folder(1, 7), 0, killed)
+        storage.write_slot(storage.folder(identities.state(1, 7)), 0, killed)
     assert storage.silent_seconds == 0
-    assert storage.write_slot(storage.folder(1, 7), 0, content(slot))
+    assert storage.write_slot(storage.folder(identities.state(1, 7)), 0, content(slot))
 
 
 def test_a_writer_whose_sidecar_is_gone_changes_nothing_more(slot, tmp_path, monkeypatch):
@@ -191,7 +223,8 @@ def test_a_writer_whose_sidecar_is_gone_changes_nothing_more(slot, tmp_path, mon
     ours, theirs = socket.socketpair()
     buffer = mmap.mmap(-1, CHUNK_BYTES)
     desk = worker_main._RequestLoop(tmp_path / "demo", worker_main._ParentPipe(theirs), buffer)
-    words = {"call": "write_rank", "step": 1, "generation": 1, "rank": 0, "slot": str(slot)}
+    stored_as = codec.encode(identities.state(1))
+    words = {"call": "write_rank", "state": stored_as, "rank": 0, "slot": str(slot)}
     ours.close()
     with pytest.raises(worker_main._ParentGone), theirs:
         desk.handle({**words, "slot_bytes": LENGTH, "ranges": [[0, LENGTH]]}, b"a header")

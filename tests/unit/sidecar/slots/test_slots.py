@@ -13,6 +13,7 @@ from rover_kf.api.checkpoints import ArenaRequest
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 
 PAGES = 8 << 12
 ROUNDS = 300
@@ -42,7 +43,7 @@ def test_a_rank_gets_its_slots_while_a_replica_is_given_back(slots, monkeypatch)
 def test_a_replica_that_is_given_back_while_it_is_looked_at_is_none(slots, monkeypatch):
     """A restore asks what a pod holds as the coordinator's word comes to keep something else."""
     with slots.allocate_replica(7, PAGES).fill(only=0) as filling:
-        filling.seal(step=1, length=64, rank=7, world_size=8, round_=1, replicated=False)
+        filling.seal(state=identities.state(1), length=64, rank=7, world_size=8, replicated=False)
     pin = Arena.pin
 
     def given_back_first(arena, seal):

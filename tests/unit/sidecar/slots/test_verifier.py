@@ -12,6 +12,7 @@ from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.sidecar.slots.slots import PodSlots
 from rover_kf.sidecar.slots.verifier import SlotVerifier
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 
 
 def _sealed(slots: PodSlots, place: int, step: int) -> Seal:
@@ -19,7 +20,7 @@ def _sealed(slots: PodSlots, place: int, step: int) -> Seal:
     with slots.arena(place).fill() as filling:
         os.pwrite(filling.descriptor, b"%d" % step, 0)
         return filling.seal(
-            step=step, length=8, rank=place, world_size=2, round_=1, replicated=False
+            state=identities.state(step), length=8, rank=place, world_size=2, replicated=False
         )
 
 

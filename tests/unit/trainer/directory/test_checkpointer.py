@@ -17,13 +17,14 @@ import sys
 import pytest
 
 from rover_kf import DirectoryCheckpointer, errors
-from rover_kf.api.checkpoints import RejectedStep
+from rover_kf.api.checkpoints import RejectedState
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.checkpoint_tools.export import export
 from rover_kf.checkpoint_tools.locate import locate
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.directory import folder_scan as folders
 from tests.support.pods import checkpoint_pod
+from tests.support.states import identities
 
 ROOT = pathlib.Path(__file__).parents[4]
 
@@ -308,7 +309,7 @@ def test_a_file_that_changes_meanwhile_is_no_snapshot(tmp_path):
         with pytest.raises(
             errors.CheckpointError, match=r"latest changed while it was being saved"
         ):
-            checkpointer._stage(2, written, listed, {})
+            checkpointer._stage(identities.state(2), written, listed, {})
         assert _checkpointer(pod, round_=2).restore(tmp_path / "restored") == 1
 
 
@@ -408,7 +409,7 @@ def test_a_step_that_the_program_refuses_is_gone_back_behind(tmp_path):
             back = tmp_path / f"back-{step}"
             assert reader.restore(back, refused=refused) == step
             assert (reader.restored_from, (back / "state").read_text()) == (source, f"state {step}")
-            refused += (RejectedStep(step, f"file {step} is gone"),)
+            refused += (RejectedState(reader.restored_state, f"file {step} is gone"),)
         assert reader.restore(tmp_path / "nothing", refused=refused) == 0
         assert not (tmp_path / "nothing").exists()
 

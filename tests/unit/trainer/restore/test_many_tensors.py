@@ -33,6 +33,7 @@ from rover_kf.checkpoint.resharding.requested_boxes import (
 from rover_kf.sidecar.http.app import MAX_LOCAL_BODY_BYTES
 from rover_kf.trainer.state.dtensor import DTensorLayouts, LocalShard
 from rover_kf.trainer.state.json_template import template_of
+from tests.support.states import identities
 
 pytestmark = pytest.mark.torch
 
@@ -53,7 +54,11 @@ def test_what_a_rank_holds_is_told_and_found():
     begins = {f"optimizer.{name}.": place for name in NAMES}
     told = group_by_box(dict.fromkeys(NAMES, place), begins)
     assert [(one.names, one.prefixes) for one in told] == [(tuple(NAMES), tuple(begins))]
-    body = codec.dumps(RestoreRequest(0, 0, 64, 1, told))
+    body = codec.dumps(
+        RestoreRequest(
+            local_rank=0, rank=0, world_size=64, round=identities.round_id(1), requested=told
+        )
+    )
     assert len(body) < MAX_LOCAL_BODY_BYTES
     wishes = index_requested(codec.loads(RestoreRequest, body).requested)
     for name in (*NAMES, *MOMENTS):

@@ -20,6 +20,7 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.restore.prefetch import RestorePrefetch
 from rover_kf.trainer.state import flatten as states
 from tests.support.pods import trainer_slot
+from tests.support.states import identities
 
 pytestmark = pytest.mark.torch
 
@@ -41,10 +42,20 @@ class _Slots:
         with self._arena.fill(only=only) as filling:
             os.pwrite(filling.descriptor, content, 0)
             filling.seal(
-                step=step, length=len(content), rank=0, world_size=1, round_=1, replicated=True
+                state=identities.state(step),
+                length=len(content),
+                rank=0,
+                world_size=1,
+                replicated=True,
             )
             path = str(filling.path)
-        return RestoreReply(step, "memory", path, len(content), 0)
+        return RestoreReply(
+            state=identities.state(step),
+            source="memory",
+            path=path,
+            snapshot_bytes=len(content),
+            checksum=0,
+        )
 
     def look(self, live: dict[str, object]) -> RestorePrefetch:
         """What a restoring process does while the sidecar looks for the step, to its end."""

@@ -68,7 +68,7 @@ def _sealed(pod: checkpoint_pod.Pod) -> tuple[int, dict[str, bytes], str]:
         data = bytes(raw)
     found = snapshot.read(data)
     tensors = {name: data[place.begin : place.end] for name, place in found.tensors.items()}
-    return seal.step, tensors, found.metadata[snapshot.STATE_KEY]
+    return seal.state.step, tensors, found.metadata[snapshot.STATE_KEY]
 
 
 @contextlib.contextmanager
@@ -150,7 +150,7 @@ def test_a_change_under_the_copy_is_an_error_at_the_next_call(tmp_path):
             match = r"step 2 is not saved: model\.0\.weight changed in place.*overlap=False"
             with pytest.raises(errors.CheckpointError, match=match):
                 calls[call]()
-            assert [seal.step for seal in _arena(pod).sealed()] == [1]
+            assert [seal.state.step for seal in _arena(pod).sealed()] == [1]
         saver = checkpointer._stager
         print(f"{saver.issued} saves, {saver.sealed} sealed, 4 raised")
         assert (saver.issued, saver.sealed) == (5, 1)
@@ -164,16 +164,16 @@ def test_close_next_save_and_drain_wait(tmp_path):
         for step in (1, 2):
             with _held(checkpointer):
                 checkpointer.save(step, state)
-        assert 1 in [seal.step for seal in _arena(pod).sealed()]
+        assert 1 in [seal.state.step for seal in _arena(pod).sealed()]
         with _held(checkpointer):
             checkpointer.save(3, state)
             checkpointer._stager.finish()
-            assert _arena(pod).sealed()[0].step == 3
+            assert _arena(pod).sealed()[0].state.step == 3
         (pod.settings.volume_path / "run" / "drain-at").write_bytes((4).to_bytes(8, "little"))
         with pytest.raises(SystemExit) as left:
             checkpointer.step(4, state)
         assert left.value.code == 143
-        assert _arena(pod).sealed()[0].step == 4
+        assert _arena(pod).sealed()[0].state.step == 4
         assert not torch_optimizer._global_optimizer_pre_hooks
 
 
@@ -224,7 +224,7 @@ def test_sigterm_in_the_middle_of_a_piece_waits_for_the_copy_as_well(tmp_path):
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
         done = _run(IN_A_PIECE, pod)
         assert (done.returncode, done.stdout) == (-signal.SIGTERM, b""), done.stderr
-        assert [seal.step for seal in _arena(pod).sealed()] == [7]
+        assert [seal.state.step for seal in _arena(pod).sealed()] == [7]
 
 
 SAVED_BY_A_HANDLER = """
@@ -274,7 +274,7 @@ def test_a_signal_handler_that_saves_in_the_middle_of_a_copy_is_told_so_at_once(
         done = _run(SAVED_BY_A_HANDLER, pod, str(overlaps))
         told = b"True\nTrue\nTrue\n1\n"
         assert (done.returncode, done.stdout) == (0, told), done.stderr
-        assert [seal.step for seal in _arena(pod).sealed()] == [9, 7]
+        assert [seal.state.step for seal in _arena(pod).sealed()] == [9, 7]
 
 
 @pytest.mark.parametrize("overlaps", [True, False])
@@ -306,7 +306,7 @@ def test_ctrl_c_while_training_waits_for_a_copy_is_told_there(tmp_path, monkeypa
         assert _sealed(pod)[:2] == (1, expected)
         checkpointer.save(2, state)
         checkpointer.close()
-        assert _arena(pod).sealed()[0].step == 2
+        assert _arena(pod).sealed()[0].state.step == 2
 
 
 def _run(
@@ -327,7 +327,7 @@ def test_sigterm_finishes_the_copy_first(tmp_path):
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
         done = _run(TERMINATED, pod)
         assert (done.returncode, done.stdout) == (-signal.SIGTERM, b""), done.stderr
-        assert [seal.step for seal in _arena(pod).sealed()] == [7]
+        assert [seal.state.step for seal in _arena(pod).sealed()] == [7]
 
 
 FORKED = """
@@ -360,7 +360,7 @@ def test_a_forked_child_neither_waits_nor_copies(tmp_path):
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
         done = _run(FORKED, pod)
         assert (done.returncode, done.stdout) == (0, b"0 True 1\n"), done.stderr
-        assert [seal.step for seal in _arena(pod).sealed()] == [7]
+        assert [seal.state.step for seal in _arena(pod).sealed()] == [7]
 
 
 def test_the_way_is_chosen_by_cores(tmp_path):
@@ -373,7 +373,7 @@ def test_the_way_is_chosen_by_cores(tmp_path):
             torch.set_num_threads(1)
             assert not chosen._stager.overlap_policy.should_overlap()
             chosen.save(1, state)
-            assert _arena(pod).sealed()[0].step == 1
+            assert _arena(pod).sealed()[0].state.step == 1
             os.sched_setaffinity(0, cores)
             torch.set_num_threads(len(cores))
             assert not chosen._stager.overlap_policy.should_overlap()

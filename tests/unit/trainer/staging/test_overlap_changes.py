@@ -72,7 +72,7 @@ class _Scene:
             data = bytes(raw)
         found = snapshot.read(data)
         tensors = {name: data[place.begin : place.end] for name, place in found.tensors.items()}
-        return seal.step, (tensors, found.metadata[snapshot.STATE_KEY])
+        return seal.state.step, (tensors, found.metadata[snapshot.STATE_KEY])
 
     @contextlib.contextmanager
     def held(self):

@@ -54,7 +54,7 @@ def _train(state: dict[str, object]) -> None:
 
 
 def _steps(arena: Arena) -> list[int]:
-    return [seal.step for seal in arena.sealed()]
+    return [seal.state.step for seal in arena.sealed()]
 
 
 def test_a_save_returns_while_both_slots_are_read(checkpointer, arena):
