@@ -38,5 +38,6 @@ def export_checkpoint(  # noqa: PLR0917 - kfp passes by name
     out = pathlib.Path(model.path)
     made = export_model(path, out, job=job, step=step, rank=rank, form=form)
     model.framework = "pytorch"
-    model.metadata.update(step=made.state.step, format=form, world_size=made.world_size, source=path)
-    return int(made.state.step)
+    saved = int(made.state.step)
+    model.metadata.update(step=saved, format=form, world_size=made.world_size, source=path)
+    return saved

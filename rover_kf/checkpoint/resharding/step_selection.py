@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -109,11 +110,9 @@ def _newest_valid(
             raise
         return None
     wrong: list[str] = []
-    for folder in reversed(folders):
+    for folder in itertools.takewhile(lambda f: not _is_covered(f.state, above), folders[::-1]):
         if folder.state in refused:
             continue
-        if _is_covered(folder.state, above):
-            return None
         try:
             found = _verify_with_retries(storage, folder, warn, pause)
         except errors.CorruptSnapshot as error:

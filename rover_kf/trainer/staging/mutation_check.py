@@ -43,10 +43,10 @@ class MutationWatch:
     """Counters of in-place changes of all of the state's tensors; empty: none is watched."""
 
     def check(self) -> None:
-        """Make sure that nothing changed under the copy, and that all is what it was taken for.
+        """Make sure that nothing changed under the copy.
 
         Raises:
-            Spoilt: something did, or is not; the message names it.
+            StateMutated: something did; the message names it.
         """
         if not self.batches:
             return
@@ -71,13 +71,12 @@ class MutationWatch:
         )
 
     def _check_specs(self, batch: Batch) -> None:
-        other = changed_tensors(batch, self.source.tensors)
+        other = _changed_tensors(batch, self.source.tensors)
         if other:
             raise StateMutated(
                 self.source.state.step,
-                "another shape or type than at the save before, at the same place in memory: "
-                f"{', '.join(other[:3])}. The next save takes them as they are; where that happens "
-                "again and again, pass overlap=False to Checkpointer",
+                f"{', '.join(other[:3])} got another shape or type before the copy was done; "
+                "change them before save(), or pass overlap=False to Checkpointer",
             )
 
 
@@ -86,13 +85,8 @@ def start_watch(chosen: Sequence[Batch], source: CopySource) -> MutationWatch:
     return MutationWatch(chosen, source, _changes(source.tensors) if chosen else [])
 
 
-def changed_tensors(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[str]:
-    """Names of those that have another shape or type than the places for them.
-
-    Args:
-        batch: of the state.
-        tensors: all of it.
-    """
+def _changed_tensors(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[str]:
+    """Names of those that have another shape or type than the places for them."""
     live = sources(batch, tensors)
     if tensor_specs(live) == batch.tensor_specs:
         return []

@@ -18,9 +18,7 @@ from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.snapshot import SnapshotLayout
 from rover_kf.trainer.staging import copy_batches
 from rover_kf.trainer.staging.copy_batches import Batch
-from rover_kf.trainer.staging.mutation_check import changed_tensors
 from rover_kf.trainer.staging.slots import SlotBuffers
-from rover_kf.trainer.state.addresses import tensor_list
 from rover_kf.trainer.state.flatten import FlatState
 from rover_kf.trainer.state.tensor_views import tensor_views
 
@@ -75,20 +73,6 @@ class CopyPlanCache:
     def clear(self) -> None:
         """Let go of the slots' memory."""
         self._plan = None
-
-    def matches(self, parts: FlatState, deferred: frozenset[str]) -> bool:
-        """Whether tensors that are copied at once have the shapes and types that were assumed.
-
-        Args:
-            parts: of the state.
-            deferred: names of those that are copied late, and looked at then.
-        """
-        plan = self._plan
-        if plan is None or not plan.defers(deferred):
-            return False
-        tensors = tensor_list(parts.tensors)
-        now = (batch for batch in plan.batches if not batch.deferred)
-        return not any(changed_tensors(batch, tensors) for batch in now)
 
     def plan_copy(
         self, generation: int, parts: FlatState, deferred: frozenset[str]

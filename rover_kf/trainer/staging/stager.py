@@ -36,7 +36,7 @@ from rover_kf.trainer.staging.plan_cache import CopyPlan, CopyPlanCache
 from rover_kf.trainer.staging.reentrancy import ReentrancyGuard
 from rover_kf.trainer.staging.slot_reservation import SlotReservation
 from rover_kf.trainer.staging.slots import RequestArena, SlotBuffers
-from rover_kf.trainer.state.addresses import Addresses, addresses_of, tensor_list
+from rover_kf.trainer.state.addresses import Addresses, addresses, tensor_list
 from rover_kf.trainer.state.flatten import FlatState
 from rover_kf.trainer.state.flatten_cache import FlattenCache
 
@@ -71,7 +71,6 @@ class Stager:
         self.guard = ReentrancyGuard()
         """Of the calls that wait for a copy."""
         self._overlap, self._optimizer_owned = Overlap(self.guard), OptimizerOwned()
-        self._overlapped = False
         helpers = _helper_count(settings)
         self._threads = CopyThreads(helpers)
         self._plans = CopyPlanCache(self._slots, single_thread=not helpers)
@@ -127,18 +126,15 @@ class Stager:
         self, saved: State, state: Mapping[str, object], metrics: Mapping[str, str]
     ) -> bool:
         """Begin to copy; whether the copy may go on after save has returned."""
-        parts = self._flatten_cache.flatten(state, trust_addresses=self._overlapped)
+        parts = self._flatten_cache.flatten(state)
         on_device = _on_device(parts)
-        self._overlapped = overlaps = self.overlap_policy.should_overlap(on_device=on_device)
+        overlaps = self.overlap_policy.should_overlap(on_device=on_device)
         late, at = frozenset[str](), list[int]()
         if overlaps:
-            at = addresses_of(parts.tensors)
+            at = addresses(tensor_list(parts.tensors))
             late = self._optimizer_owned.names(
                 self._flatten_cache.generation, state, parts.tensors, at
             )
-        if parts.unverified and not self._plans.matches(parts, late):
-            self._flatten_cache.clear()
-            return self._start_copy(saved, state, metrics)
         if metrics:
             parts = dataclasses.replace(parts, metadata={**parts.metadata, **metrics})
         self._begin(saved, parts, late, at, on_device=on_device)
@@ -197,7 +193,6 @@ class Stager:
         try:
             self._overlap.finish()
         except errors.RoverError as error:
-            self._flatten_cache.clear()  # what was taken for granted may have been the reason
             if not isinstance(error, StateMutated) or not self.overlap_policy.disable(error):
                 raise
             self.discarded, self.unsaved = self.discarded + 1, error.step

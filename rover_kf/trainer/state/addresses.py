@@ -13,42 +13,12 @@ from typing import TypeAlias
 
 import torch
 
-# Of two looks that find them in the same places, the tensors are the same, or others that have
-# taken over their memory: which of both costs as much to tell as the look, so whoever trusts it
-# compares shapes and types when there is time.
 Addresses: TypeAlias = list[int]
-
-
 """Where tensors have their bytes, in their order."""
 
 
-class NoDataPointer(Exception):
-    """A tensor has no bytes of its own; it is sparse."""
-
-
-def data_ptr_of(tensors: Iterable[torch.Tensor]) -> Addresses:
-    """Where they are.
-
-    Raises:
-        Unlocated: one has no bytes of its own.
-    """
-    try:
-        return addresses(tensors)
-    except RuntimeError as cause:
-        raise NoDataPointer from cause
-
-
-def joined(located: Iterable[Addresses | None]) -> Addresses:
-    """Where all have their bytes, one after the other; nothing of those that are None."""
-    return [*itertools.chain.from_iterable(some for some in located if some is not None)]
-
-
 def addresses(tensors: Iterable[torch.Tensor]) -> Addresses:
-    """Where tensors have their bytes.
-
-    Raises:
-        RuntimeError: one has none of its own.
-    """
+    """Return where tensors have their bytes."""
     return [*map(torch.Tensor.data_ptr, tensors)]
 
 
@@ -58,16 +28,10 @@ class LazyNames(Mapping[str, torch.Tensor]):
     Args:
         names: groups of distinct ones.
         ordered: the tensors in their order.
-        data_ptrs: where they have their bytes; None: nobody has looked.
     """
 
-    def __init__(
-        self,
-        names: Sequence[Sequence[str]],
-        ordered: list[torch.Tensor],
-        data_ptrs: Addresses | None = None,
-    ) -> None:
-        self._groups, self.ordered, self.data_ptrs = names, ordered, data_ptrs
+    def __init__(self, names: Sequence[Sequence[str]], ordered: list[torch.Tensor]) -> None:
+        self._groups, self.ordered = names, ordered
         self._mapping: dict[str, torch.Tensor] | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -88,10 +52,3 @@ class LazyNames(Mapping[str, torch.Tensor]):
 def tensor_list(tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """All of them in order."""
     return tensors.ordered if isinstance(tensors, LazyNames) else list(tensors.values())
-
-
-def addresses_of(tensors: Mapping[str, torch.Tensor]) -> Addresses:
-    """Where all of them have their bytes, in order."""
-    if isinstance(tensors, LazyNames) and tensors.data_ptrs is not None:
-        return tensors.data_ptrs
-    return addresses(tensor_list(tensors))

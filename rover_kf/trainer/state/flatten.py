@@ -80,8 +80,6 @@ class FlatState:
     """The metadata names boxes of tensors, though none of these is a DTensor."""
     json_metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Texts of the metadata as JSON, of those that are known from the last time."""
-    unverified: bool = False
-    """Shapes and types were not looked at: the tensors are where they were the last time."""
 
     @property
     def is_sharded(self) -> bool:

@@ -7,9 +7,6 @@ plain values change (a learning rate, a counter), so the state is seen as sectio
 its dicts and of its objects' state dicts. A section that is what it was keeps its text; one with
 other scalars alone has these put in; one of another outline is encoded anew; a tensor of another
 shape or type anywhere means a new start.
-
-Shapes and types cost as much as all the rest. Tensors that have their bytes where they had them the
-last time are taken to have the same where the caller makes sure of it later, beside training.
 """
 
 from __future__ import annotations
@@ -25,13 +22,7 @@ import torch
 from rover_kf.checkpoint.format import plain_data
 from rover_kf.checkpoint.format.snapshot import STATE_KEY
 from rover_kf.trainer.state import flatten as states
-from rover_kf.trainer.state.addresses import (
-    Addresses,
-    LazyNames,
-    NoDataPointer,
-    data_ptr_of,
-    joined,
-)
+from rover_kf.trainer.state.addresses import LazyNames
 from rover_kf.trainer.state.dtensor import NO_DTENSORS, DTensorLayouts
 from rover_kf.trainer.state.flatten import FlatState
 from rover_kf.trainer.state.json_template import Template, compact, escape, fill, template_of
@@ -55,39 +46,27 @@ class FlattenCache:
         self._written: Mapping[str, str] = {}
         self._between: Sequence[str] = ()
         self._between_escaped: Sequence[str] = ()
-        self._data_ptrs: list[Addresses | None] = []
         self._dtensors = NO_DTENSORS
         self.generation = 0
         """Grows with every start; in one era names, shapes and types stay."""
 
-    def flatten(self, state: Mapping[str, object], *, trust_addresses: bool = False) -> FlatState:
+    def flatten(self, state: Mapping[str, object]) -> FlatState:
         """What ``rover_kf.trainer.state.flatten.flatten`` gives, sooner.
 
         Args:
             state: of one rank.
-            trust_addresses: whether the caller makes sure of shapes and types where ``assumed`` is
-                set.
 
         Raises:
             UnsupportedState: a value cannot be stored; the message has its path.
         """
         try:
             seen = list(sections(state))
-            located = [
-                data_ptr_of(section.tensors) if trust_addresses else None for section in seen
-            ]
-        except (NonPlainValue, NoDataPointer):
+        except NonPlainValue:
             self.generation += 1
             return self._flatten_anew(state)
-        then, self._data_ptrs = self._data_ptrs, []
-        pairs = itertools.zip_longest(located, then)
-        assumed = [now is not None and now == before for now, before in pairs]
-        renewed = self._renew(seen, assumed)
+        renewed = self._renew(seen)
         if renewed is None:
-            parts = self._rebuild(state, seen)
-            self._data_ptrs = located
-            return parts
-        self._data_ptrs = located
+            return self._rebuild(state, seen)
         if any(new is not old for new, old in zip(renewed, self._sections, strict=True)):
             known, self._sections = self._sections, renewed
             if any(new.outline != old.outline for new, old in zip(renewed, known, strict=True)):
@@ -100,36 +79,24 @@ class FlattenCache:
             self._metadata = {**self._metadata, STATE_KEY: text}
             self._written = {**self._written, STATE_KEY: f'"{escaped}"'}
         tensors = [*itertools.chain.from_iterable(section.tensors for section in seen)]
-        at = joined(located) if trust_addresses else None
-        named = LazyNames([known.names for known in renewed], tensors, at)
-        return FlatState(
-            named,
-            self._metadata,
-            self._dtensors,
-            json_metadata=self._written,
-            unverified=any(assumed),
-        )
+        named = LazyNames([known.names for known in renewed], tensors)
+        return FlatState(named, self._metadata, self._dtensors, json_metadata=self._written)
 
     def clear(self) -> None:
         """Start anew at the next state."""
-        self._sections, self._data_ptrs = [], []
+        self._sections = []
         self.generation += 1
 
-    def _renew(self, seen: list[Section], assumed: list[bool]) -> list[Section] | None:
-        """The sections with their texts; None: another state than last time.
-
-        Args:
-            seen: the state.
-            assumed: of each section, whether shapes and types are taken to be what they were.
-        """
+    def _renew(self, seen: list[Section]) -> list[Section] | None:
+        """Return the sections with their texts; None: another state than last time."""
         if len(seen) != len(self._sections):
             return None
         renewed: list[Section] = []
-        for section, known, trusted in zip(seen, self._sections, assumed, strict=True):
+        for section, known in zip(seen, self._sections, strict=True):
             if section.path == known.path and section.outline == known.outline:
                 if len(section.tensors) != len(known.names) or section.layouts != known.layouts:
                     return None
-                if not (trusted or known.tensor_specs == tensor_specs(section.tensors)):
+                if known.tensor_specs != tensor_specs(section.tensors):
                     return None
                 renewed.append(
                     known if section.scalars == known.scalars else _with_scalars(section, known)

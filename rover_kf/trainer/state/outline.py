@@ -23,6 +23,7 @@ _AS_THEY_ARE = frozenset((int, bool, str, bytes, type(None)))
 _NUMBERS = frozenset((float, complex))
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")
+_LAYOUT = operator.attrgetter("layout")
 _MOST_SECTIONS = 16
 """Of one dict; a module's, with a parameter for each key, is one section."""
 
@@ -46,7 +47,7 @@ class Section:
     names: tuple[str, ...] = ()
     """Of its tensors, in order."""
     tensor_specs: Sequence[object] = ()
-    """Shapes and types of its tensors."""
+    """Shapes, types and layouts (strided or sparse) of its tensors."""
     layouts: Sequence[object] = ()
     """Of its DTensors, whose parts stand among the tensors."""
 
@@ -56,8 +57,8 @@ class Section:
 
 
 def tensor_specs(tensors: Collection[torch.Tensor]) -> list[object]:
-    """Shapes and types, as ``Section.marks`` has them."""
-    return [*map(_SHAPE, tensors), *map(_DTYPE, tensors)]
+    """Return shapes, types and layouts, as ``Section.tensor_specs`` has them."""
+    return [*map(_SHAPE, tensors), *map(_DTYPE, tensors), *map(_LAYOUT, tensors)]
 
 
 class NonPlainValue(Exception):

@@ -46,8 +46,8 @@ def _restored(state: dict[str, object], live: dict[str, object]) -> None:
     """By way of a snapshot, taken at the third of several saves."""
     recall = FlattenCache()
     for _ in range(2):
-        recall.flatten(state, trust_addresses=True)
-    buffer = trainer_slot.written(recall.flatten(state, trust_addresses=True))
+        recall.flatten(state)
+    buffer = trainer_slot.written(recall.flatten(state))
     assert recall.generation == 1
     found = snapshot.read(memoryview(buffer))
     tensors = tensor_views.tensor_views(buffer, found.tensors)
