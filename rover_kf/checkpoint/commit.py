@@ -27,6 +27,20 @@ class Committed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a round resumed from."""
+
+    round: RoundId
+    state: State
+    """As it was saved."""
+
+    def covers(self, state: State) -> bool:
+        """Whether a state of the round is no newer than what the round resumed from."""
+        # One round's steps only go up, so that here they may be compared.
+        return state.round == self.round and state.step <= self.state.step
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class CommitLog:
     """What ranks have reported and what is committed."""
 

@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.api.states import RoundId, State
+from rover_kf.api.states import NO_STATE, RoundId, State
 from rover_kf.checkpoint.format import checksum, chunks, manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage import claim, storage_protocol, verification
@@ -174,7 +174,7 @@ class DirectoryStorage:
         *,
         current: RoundId,
         spare: RetentionExceptions = KEEP_NEWEST,
-        below: int = 0,
+        below: State = NO_STATE,
     ) -> tuple[CheckpointFolder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         folders, whole, refused = self._scan()

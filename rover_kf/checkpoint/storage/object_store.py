@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from rover_kf.api.states import RoundId, State
+from rover_kf.api.states import NO_STATE, RoundId, State
 from rover_kf.checkpoint.format import checksum, manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage import claim, credentials, storage_protocol, verification
@@ -127,7 +127,7 @@ class ObjectStorage:
         *,
         current: RoundId,
         spare: RetentionExceptions = KEEP_NEWEST,
-        below: int = 0,
+        below: State = NO_STATE,
     ) -> tuple[CheckpointFolder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         tree = self._list_folders()

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.states import RoundId
+from rover_kf.api.states import NO_STATE, RoundId, State
 from rover_kf.checkpoint.format.manifest import CheckpointFolder
 
 
@@ -82,7 +82,7 @@ def deletable(
     keep: int,
     current: RoundId,
     spared: Collection[CheckpointFolder] = (),
-    below: int = 0,
+    below: State = NO_STATE,
 ) -> tuple[CheckpointFolder, ...]:
     """Folders to remove.
 
@@ -93,7 +93,7 @@ def deletable(
         keep: how many of the newest good ones stay; the newest one always does.
         current: the running round.
         spared: good ones that stay besides.
-        below: a step of this round; nobody writes an older one any more.
+        below: a state of this round; nobody writes an older one any more.
 
     Returns:
         Unfinished ones of this round below that step; good ones beyond ``keep`` that are not
@@ -102,7 +102,7 @@ def deletable(
         With nothing good at all, the first alone: a damaged checkpoint may be all that a person has
         left.
     """
-    given_up = {f for f in unfinished if f.state.round == current and f.step < below}
+    given_up = {f for f in unfinished if f.state.round == current and f.state < below}
     if not valid:
         return tuple(sorted(given_up))
     kept = sorted(valid)[-max(keep, 1) :]

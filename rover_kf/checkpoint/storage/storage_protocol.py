@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from rover_kf import errors
-from rover_kf.api.states import RoundId, State
+from rover_kf.api.states import NO_STATE, RoundId, State
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage.claim import Claim
 from rover_kf.checkpoint.storage.retention import KEEP_NEWEST, RetentionExceptions
@@ -155,7 +155,7 @@ class StoredCheckpoints(Protocol):
         *,
         current: RoundId,
         spare: RetentionExceptions = KEEP_NEWEST,
-        below: int = 0,
+        below: State = NO_STATE,
     ) -> tuple[CheckpointFolder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed.
 
@@ -163,7 +163,7 @@ class StoredCheckpoints(Protocol):
             keep: how many of the newest whole checkpoints stay; at least one does.
             current: the running round: unfinished folders of older ones are leftovers.
             spare: which others stay.
-            below: a step that every rank of the running round has come to: unfinished folders of
+            below: a state that every rank of the running round has come to: unfinished folders of
                 its older ones are leftovers, too.
 
         Raises:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.api.states import RoundId
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.format import checksum, chunks, manifest, snapshot
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.format.snapshot import Snapshot
@@ -69,7 +69,7 @@ def filter_valid(
     keep: int,
     current: RoundId,
     spare: RetentionExceptions,
-    below: int,
+    below: State,
 ) -> tuple[
     Mapping[CheckpointFolder, Manifest],
     tuple[CheckpointFolder, ...],
@@ -84,7 +84,7 @@ def filter_valid(
         keep: as for ``storage.collect``, and so are the others.
         current: the running round.
         spare: which others stay.
-        below: a step that every rank has come to.
+        below: a state that every rank has come to.
 
     Raises:
         StorageError: the storage as a whole cannot be read.

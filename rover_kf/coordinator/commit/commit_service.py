@@ -34,11 +34,12 @@ from rover_kf.api.replication import SealAck
 from rover_kf.api.states import RoundId, State
 from rover_kf.api.status import Ack
 from rover_kf.checkpoint import rank_ranges
+from rover_kf.checkpoint.commit import Resumed
 from rover_kf.checkpoint.resharding import step_selection
 from rover_kf.checkpoint.resharding.step_resolution import newest_in_memory
 from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
 from rover_kf.coordinator.commit import storage_scan
-from rover_kf.coordinator.commit.committer import Committer, Resumed
+from rover_kf.coordinator.commit.committer import Committer
 from rover_kf.coordinator.commit.persist_scheduler import PersistScheduler
 from rover_kf.coordinator.commit.sealed_steps import SavingRanks, SealedSteps
 from rover_kf.coordinator.commit.storage_scan import StorageScan

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import PersistAborted, RankPersisted
-from rover_kf.api.states import NO_ROUND, RoundId, State
+from rover_kf.api.states import NO_ROUND, NO_STATE, RoundId, State
 from rover_kf.api.status import Ack
 from rover_kf.checkpoint import commit
-from rover_kf.checkpoint.commit import Committed
+from rover_kf.checkpoint.commit import Committed, Resumed
 from rover_kf.checkpoint.format.manifest import Manifest
 from rover_kf.checkpoint.storage.claim import Claim
 from rover_kf.checkpoint.storage.retention import KeepBest
@@ -102,19 +102,6 @@ _log = logging.getLogger(__name__)
 
 
 _EVENT_SECONDS = 10.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Resumed:
-    """What a round resumed from."""
-
-    round: RoundId
-    state: State
-    """As it was saved."""
-
-    def covers(self, state: State) -> bool:
-        """Whether a state of the round is no newer than what the round resumed from."""
-        return state.round == self.round and state.step <= self.state.step
 
 
 class Committer:
@@ -290,7 +277,7 @@ class Committer:
                 try:
                     await self.claim()
                     state = aborted.state
-                    await self._collect(self._storage, state.round, below=state.step)
+                    await self._collect(self._storage, state.round, below=state)
                 except errors.StorageError as error:
                     _log.info("no room is made: %s", error)
 
@@ -317,7 +304,7 @@ class Committer:
             self._warn(f"old checkpoints stay: {error}")
 
     async def _collect(
-        self, storage: StoredCheckpoints, current: RoundId, *, below: int = 0
+        self, storage: StoredCheckpoints, current: RoundId, *, below: State = NO_STATE
     ) -> None:
         keep, spare = self._settings.checkpoint_keep, self._settings.retention_exceptions
         await asyncio.to_thread(storage.collect, keep, current=current, spare=spare, below=below)

@@ -23,7 +23,7 @@ from rover_kf import errors
 from rover_kf.api.checkpoints import RestoreStepReply, RestoreStepRequest
 from rover_kf.api.states import NO_ROUND, RoundId, State
 from rover_kf.checkpoint import rank_ranges
-from rover_kf.coordinator.commit.committer import Resumed
+from rover_kf.checkpoint.commit import Resumed
 from rover_kf.coordinator.restore.plan_store import Plan, RestorePlanStore
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rover_kf.api import codec
-from rover_kf.api.states import RoundId, State
+from rover_kf.api.states import NO_STATE, RoundId, State
 from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.chunks import CHUNK_BYTES
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
@@ -154,7 +154,7 @@ class StorageProxy:
         *,
         current: RoundId,
         spare: RetentionExceptions = KEEP_NEWEST,
-        below: int = 0,
+        below: State = NO_STATE,
     ) -> tuple[CheckpointFolder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         best = str(spare.best) if spare.best else ""
@@ -163,7 +163,7 @@ class StorageProxy:
             "of": codec.encode(current),
             "every": spare.every,
             "best": best,
-            "below": below,
+            "below": codec.encode(below),
         }
         return self._to_folders(self._call("collect", words=words, chunked=True)[0])
 

@@ -204,7 +204,10 @@ class _RequestLoop:
         spare = RetentionExceptions(words["every"], best)
         current = codec.decode(RoundId, words["of"])
         gone = self._storage.collect(
-            words["keep"], current=current, spare=spare, below=words["below"]
+            words["keep"],
+            current=current,
+            spare=spare,
+            below=codec.decode(State, words["below"]),
         )
         return _folder_keys(gone)
 

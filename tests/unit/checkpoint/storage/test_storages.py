@@ -293,7 +293,7 @@ def test_retention_takes_what_was_given_up(place):
     place.file(damaged, "rank-00000.safetensors").write_bytes(b"cut")
     for step, generation in ((9, 1), (2, 2), (3, 2), (4, 2)):
         _write(place.storage, step, generation)
-    gone = place.storage.collect(1, current=identities.round_id(2), below=4)
+    gone = place.storage.collect(1, current=identities.round_id(2), below=identities.state(4, 2))
     assert [(folder.state.round.number, folder.step) for folder in gone] == [(2, 2), (2, 3)]
     left = [(folder.state.round.number, folder.step) for folder in place.storage.folders()]
     assert left == [(1, 9), (2, 1), (2, 4)]
