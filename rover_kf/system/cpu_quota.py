@@ -33,16 +33,6 @@ def threads_per_process(processes: int) -> int:
     return max(min(int(available() / processes), MAX_THREADS), 1)
 
 
-def has_idle(processes: int, threads: int) -> bool:
-    """Whether a core is left when every training process here computes.
-
-    Args:
-        processes: training processes of this pod.
-        threads: that each of them computes with.
-    """
-    return available() >= processes * threads + 1
-
-
 def _quotas(root: pathlib.Path, cgroup_file: pathlib.Path) -> list[float]:
     found = [float("inf")]
     for line in _text(cgroup_file).splitlines():

@@ -67,13 +67,13 @@ class Checkpointer:
             themselves. False (each rank has a state of its own) restores at an unchanged world
             size only.
         overlap: whether save() returns at once and parameters and optimizer state are copied while
-            training goes on, until the next optimizer step, which waits for the copy. If not given,
-            where a core is spare. With it, change parameters by optimizers only, or before save():
-            torch counts what else changes them in place, and the step is refused, but for what is
-            written through ``parameter.data``, a NumPy array or a captured step
-            (``torch.cuda.CUDAGraph.replay()``, which calls no optimizer's hook either); call
-            finish() before that. If overlap is not given, a step that is refused so is told in the
-            log, and from then on all is copied at once.
+            training computes, until the next optimizer step, which waits for the copy. Without it,
+            a snapshot shows the moment of save(). With it, only optimizers may change parameters
+            between save() and the next step. Torch counts other changes in place, and such a step
+            is rejected. It does not count what is written through ``parameter.data``, a NumPy array
+            or a captured step (``torch.cuda.CUDAGraph.replay()``); nor does it see parameters that
+            are swapped (averaged weights, schedule-free optimizers): call finish() before these.
+            Ranks of a world that hold different states copy at once all the same.
         settings: of the process; read from the environment if not given.
 
     Raises:
@@ -85,7 +85,7 @@ class Checkpointer:
         *,
         every: int | None = None,
         replicated: bool = True,
-        overlap: bool | None = None,
+        overlap: bool = False,
         settings: TrainerSettings | None = None,
     ) -> None:
         self._settings = settings or trainer_settings.read()
@@ -380,8 +380,6 @@ class Checkpointer:
             return False
         with self._phase.saving():
             self._stager.finish()
-            if step == self._stager.unsaved:
-                return False
             state = self._steps.state_of(step)
             return self._sidecar.wait(state, level, timeout=timeout, patience=PATIENCE_SECONDS)
 
@@ -404,12 +402,6 @@ class Checkpointer:
         finally:
             if self._reporter is not None:
                 self._reporter.close()
-        if self._stager.unsaved is not None:
-            raise errors.CheckpointError(
-                f"step {self._stager.unsaved} is not saved, as the log tells, and no step after it "
-                "was; tell step() total_steps, or call finish() before something else than an "
-                "optimizer changes parameters"
-            )
 
     def __enter__(self) -> Checkpointer:  # noqa: PYI034 - Self needs Python 3.11
         return self

@@ -53,7 +53,7 @@ class FlashCheckpoint(Callback):
         InputError: ``every`` is below 1.
     """
 
-    def __init__(self, *, every: int | None = None, overlap: bool | None = None) -> None:
+    def __init__(self, *, every: int | None = None, overlap: bool = False) -> None:
         self.checkpointer = Checkpointer(every=every, overlap=overlap)
         """Can be waited for, and knows where a state came from."""
         self._generators, self._order = DeferredGenerators(), DataOrder()

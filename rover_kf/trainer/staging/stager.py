@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from rover_kf import errors
 from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import snapshot
@@ -29,9 +28,8 @@ from rover_kf.trainer.staging import copy_batches, optimizer_growth
 from rover_kf.trainer.staging.copy_batches import CopySource
 from rover_kf.trainer.staging.copy_threads import CopyThreads, SharedWork
 from rover_kf.trainer.staging.cuda import Streams
-from rover_kf.trainer.staging.mutation_check import MutationWatch, StateMutated, start_watch
+from rover_kf.trainer.staging.mutation_check import MutationWatch, start_watch
 from rover_kf.trainer.staging.overlap import OptimizerOwned, Overlap
-from rover_kf.trainer.staging.overlap_policy import OverlapPolicy
 from rover_kf.trainer.staging.plan_cache import CopyPlan, CopyPlanCache
 from rover_kf.trainer.staging.reentrancy import ReentrancyGuard
 from rover_kf.trainer.staging.slot_reservation import SlotReservation
@@ -52,7 +50,9 @@ class Stager:
         request_arena: asks the sidecar for slots.
         on_sealed: takes each seal.
         replicated: whether every rank holds the same state.
-        overlap: whether to copy while training computes; None: if a core is spare.
+        overlap: whether to copy while training computes. In a world of several ranks that hold
+            different states all is copied at once: there a rank may clear the slot of the step
+            before while another one still copies this step, and a crash would leave no common one.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Stager:
         on_sealed: OnSealed,
         *,
         replicated: bool,
-        overlap: bool | None = None,
+        overlap: bool = False,
     ) -> None:
         self._settings, self._on_sealed, self._replicated = settings, on_sealed, replicated
-        self.overlap_policy = OverlapPolicy(settings, requested=overlap)
+        self._overlaps = overlap
         self._slots, self._streams = SlotBuffers(request_arena), Streams()
         self._flatten_cache = FlattenCache(replicated=replicated)
         self.guard = ReentrancyGuard()
@@ -74,11 +74,8 @@ class Stager:
         helpers = _helper_count(settings)
         self._threads = CopyThreads(helpers)
         self._plans = CopyPlanCache(self._slots, single_thread=not helpers)
-        self.issued, self.sealed, self.discarded = 0, 0, 0
-        """Saves that were asked for, those that were sealed, and those that were told as spoilt in
-        the log, where nobody asked for overlap; the others raised."""
-        self.unsaved: int | None = None
-        """Such a step, until the next save."""
+        self.issued, self.sealed = 0, 0
+        """Saves that were requested, and those that were sealed; the others raised."""
 
     def prepare(self, state: Mapping[str, object], snapshot_bytes: int | None = None) -> None:
         """Get slots in the background, with room for what optimizers have yet to make.
@@ -115,8 +112,8 @@ class Stager:
                 a signal handler calls it in the middle of one.
         """
         with self.guard.held():
-            self._finish()
-            self.issued, self.unsaved = self.issued + 1, None
+            self._overlap.finish()
+            self.issued += 1
             with gc_paused():
                 overlaps = self._start_copy(saved, state, metrics or {})
             if not overlaps:
@@ -128,7 +125,8 @@ class Stager:
         """Begin to copy; whether the copy may go on after save has returned."""
         parts = self._flatten_cache.flatten(state)
         on_device = _on_device(parts)
-        overlaps = self.overlap_policy.should_overlap(on_device=on_device)
+        alone = self._settings.world_size == 1
+        overlaps = self._overlaps and (alone or (self._replicated and not parts.is_sharded))
         late, at = frozenset[str](), list[int]()
         if overlaps:
             at = addresses(tensor_list(parts.tensors))
@@ -150,8 +148,8 @@ class Stager:
                 a signal handler calls it in the middle of one.
         """
         with self.guard.held():
-            self._finish()
-            self.issued, self.unsaved = self.issued + 1, None
+            self._overlap.finish()
+            self.issued += 1
             self._flatten_cache.clear()
             self._begin(saved, parts, frozenset(), [], on_device=_on_device(parts))
             self._overlap.finish()
@@ -183,19 +181,11 @@ class Stager:
         """Wait for the copy that is under way.
 
         Raises:
-            RoverError: it failed, told once, unless it is in the log, as ``spoilt`` has it; or a
-                signal handler calls it in the middle of a copy.
+            RoverError: it failed, which is raised once; or a signal handler calls it in the middle
+                of a copy.
         """
         with self.guard.held():
-            self._finish()
-
-    def _finish(self) -> None:
-        try:
             self._overlap.finish()
-        except errors.RoverError as error:
-            if not isinstance(error, StateMutated) or not self.overlap_policy.disable(error):
-                raise
-            self.discarded, self.unsaved = self.discarded + 1, error.step
 
     def check(self) -> None:
         """Raise what a copy that is done failed with; never waits."""

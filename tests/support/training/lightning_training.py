@@ -232,7 +232,7 @@ def train(run: dict) -> None:
     for start in (random.seed, np.random.seed, torch.manual_seed):
         start(seed)
     model, data, judged = Network(run), Data(run), Judged(run)
-    flash = FlashCheckpoint(overlap=run.get("overlap"))
+    flash = FlashCheckpoint(overlap=run.get("overlap", False))
     at_the_end = run.get("way") == "averages"
     averaged = [WeightAveraging()] if run.get("averaged") or at_the_end else []
     patience = (

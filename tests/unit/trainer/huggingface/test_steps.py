@@ -4,19 +4,15 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers
 from transformers import EarlyStoppingCallback, TrainingArguments
 
 from rover_kf.api import names
-from rover_kf.system import cpu_quota
 from rover_kf.trainer.huggingface import Trainer
 from rover_kf.trainer.huggingface.trainer import FlashCallback
-from rover_kf.trainer.staging.copy_threads import SharedWork
 from tests.support.pods import checkpoint_pod
 
 pytestmark = pytest.mark.torch
@@ -86,27 +82,11 @@ class _Line(torch.nn.Module):
         return {"loss": (found - labels).square().mean(), "logits": found}
 
 
-class _Held(transformers.TrainerCallback):
-    """What is saved after an evaluation is copied as late as it can be."""
-
-    def __init__(self) -> None:
-        self._go = threading.Event()
-        self.trainer: Trainer | None = None
-
-    def on_evaluate(self, *_: object, **__: object) -> None:
-        hands = self.trainer.flash.checkpointer._stager._overlap._threads
-        hands.submit(SharedWork([lambda: self._go.wait(60)]))
-
-    def on_train_end(self, *_: object, **__: object) -> None:
-        self._go.set()
-
-
 @pytest.mark.parametrize(("patience", "epochs"), [(1, 2), (9, 3)])
 def test_the_last_step_has_its_evaluation_and_the_best_weights_come_after_it(
     tmp_path, monkeypatch, patience, epochs
 ):
     """Evaluated at each epoch's end, as most trainings are, and stopped early or not."""
-    monkeypatch.setattr(cpu_quota, "has_idle", lambda *_: True)
     rows = [{"x": row, "labels": row.sum() * 2} for row in torch.eye(4)]
     arguments = TrainingArguments(
         output_dir=str(tmp_path / "own"),
@@ -121,16 +101,15 @@ def test_the_last_step_has_its_evaluation_and_the_best_weights_come_after_it(
         disable_tqdm=True,
         use_cpu=True,
     )
-    held = _Held()
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
         monkeypatch.setenv(names.ENV_HOME, str(pod.settings.volume_path))
         monkeypatch.setenv(names.ENV_CHECKPOINT_EVERY, "100")
-        held.trainer = trainer = Trainer(
+        trainer = Trainer(
             _Line(),
             arguments,
             train_dataset=rows,
             eval_dataset=rows,
-            callbacks=[EarlyStoppingCallback(patience), held],
+            callbacks=[EarlyStoppingCallback(patience)],
         )
         trainer.train()
         step, measured = pod.measured()

@@ -363,26 +363,44 @@ def test_a_forked_child_neither_waits_nor_copies(tmp_path):
         assert [seal.state.step for seal in _arena(pod).sealed()] == [7]
 
 
-def test_the_way_is_chosen_by_cores(tmp_path):
-    """Overlap where a core is spare, at once where none is, whatever is asked for otherwise."""
-    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    with checkpoint_pod.pods(tmp_path, 1) as (pod,), _checkpointer(pod, overlap=None) as chosen:
+def _swap(model: torch.nn.Module, value: torch.Tensor) -> None:
+    """Exchange a parameter by its pointer, as averaged weights are."""
+    model[0].weight.data = value
+
+
+CHANGES = {
+    "an average swapped in": lambda model: _swap(model, torch.zeros_like(model[0].weight)),
+    "a copy into .data": lambda model: model[0].weight.data.copy_(torch.zeros(256, 64)),
+    "an array of NumPy": lambda model: model[0].weight.detach().numpy().fill(0),
+    "an interpolation": lambda model: model[0].weight.data.lerp_(torch.zeros(256, 64), 0.5),
+}
+"""What diffusers' EMAModel, schedule-free optimizers, Lookahead and scripts do between steps."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_save_shows_its_moment_unless_overlap_is_requested(tmp_path, change):
+    """Whatever changes the weights after save() has returned."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,), _checkpointer(pod, overlap=False) as plain:
         state = _fresh()
-        try:
-            os.sched_setaffinity(0, {min(cores)})
-            torch.set_num_threads(1)
-            assert not chosen._stager.overlap_policy.should_overlap()
-            chosen.save(1, state)
-            assert _arena(pod).sealed()[0].state.step == 1
-            os.sched_setaffinity(0, cores)
-            torch.set_num_threads(len(cores))
-            assert not chosen._stager.overlap_policy.should_overlap()
-            if len(cores) > 1:
-                torch.set_num_threads(len(cores) - 1)
-                assert chosen._stager.overlap_policy.should_overlap()
-        finally:
-            os.sched_setaffinity(0, cores)
-            torch.set_num_threads(threads)
+        for step in (1, 2, 3):
+            _backward(state)
+            state["optimizer"].step()
+            expected = _bytes_of(state)
+            plain.save(step, state)
+            CHANGES[change](state["model"])
+            number, tensors, _ = _sealed(pod)
+            assert (number, tensors) == (step, expected)
+            assert _bytes_of(state) != expected
+
+
+def test_ranks_with_states_of_their_own_copy_at_once_also_with_overlap(tmp_path):
+    """A rank may be a step ahead of another one, which still copies: both need a common step."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment(world_size=2))
+        with Checkpointer(settings=settings, overlap=True, replicated=False) as checkpointer:
+            checkpointer.save(1, _fresh())
+            assert checkpointer._stager._overlap.is_done
+            assert _sealed(pod)[0] == 1
 
 
 def test_slots_are_there_before_the_first_save(tmp_path):

@@ -187,11 +187,3 @@ def test_quotas_of_both_kinds_of_control_groups(tmp_path, monkeypatch, files, ow
         path.write_text(text)
     (tmp_path / "own").write_text(own)
     assert cpu_quota.available(tmp_path / "cgroup", tmp_path / "own") == expected
-
-
-def test_a_core_is_spare_only_beside_all_that_compute():
-    """One core more than the pod's training processes take."""
-    here = int(cpu_quota.available())
-    assert cpu_quota.has_idle(here, 1) is False
-    assert cpu_quota.has_idle(1, here) is False
-    assert cpu_quota.has_idle(1, here - 1) is True
