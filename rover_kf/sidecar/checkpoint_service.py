@@ -73,8 +73,8 @@ def _is_restorable_as(seal: Seal, now: RankAssignment) -> bool:
 
 def restored_report(local_rank: int, seal: Seal, now: RankAssignment) -> SlotSealed:
     """A slot that a rank goes on from."""
-    known = describe(seal) | dataclasses.asdict(now)
-    return SlotSealed(local_rank, **known)
+    known = {"rank": now.rank, "world_size": now.world_size, "round": now.round}
+    return SlotSealed(local_rank, **(describe(seal) | known))
 
 
 _log = logging.getLogger(__name__)

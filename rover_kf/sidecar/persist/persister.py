@@ -232,10 +232,11 @@ class Persister:
     async def _persist_scheduled(self, local_rank: int, state: State) -> None:
         pause = 0.0
         known = self._slots.assignments.get(local_rank)
-        held = {self._stored_as(local_rank, s): s for s in self._slots.arena(local_rank).sealed()}
-        seal = held.get(state)
+        # The newest first: both worlds' parts of one state may be here after a change of size.
+        seals = self._slots.arena(local_rank).sealed()
+        seal = next((s for s in seals if self._stored_as(local_rank, s) == state), None)
         if seal is None:
-            reason = f"newer ones replaced it: {', '.join(map(str, held))}"
+            reason = f"newer ones replaced it: {', '.join(str(s.state) for s in seals)}"
         elif known is not None and known.round > state.round:
             reason = f"round {state.round} is over"
         else:

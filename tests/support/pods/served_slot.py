@@ -23,7 +23,7 @@ from rover_kf.sidecar.slots.server import SlotServer
 from rover_kf.sidecar.slots.slots import PodSlots
 from tests.support.states import identities
 
-PATH = f"{names.PATH_SLOTS}/0/7"
+PATH = f"{names.PATH_SLOTS}/0/{identities.state(7).key}"
 CONTENT = random.Random(7).randbytes((2 << 20) + 3)
 
 
