@@ -204,15 +204,12 @@ def _optional(kinds: tuple[Any, ...]) -> Reader:
     remaining = [kind for kind in kinds if kind is not type(None)]
     if len(remaining) != 1:
         return lambda _: _refuse("a message field may be optional, not a union of types")
-    return functools.partial(_read_optional, _reader(remaining[0]))
+    read = _reader(remaining[0])
+    return lambda data: None if data is None else read(data)
 
 
 def _refuse(reason: str) -> NoReturn:
     raise _DecodeError(reason)
-
-
-def _read_optional(read: Reader, data: Any) -> Any:
-    return None if data is None else read(data)
 
 
 def _read_items(read: Reader, data: Any) -> tuple[Any, ...]:

@@ -128,11 +128,9 @@ class RunRecord(NotebookTable):
             yield "goodput", f"{self.goodput.fraction:.0%}"
         yield "restarts", self.restarts
         yield "changes of size", sum(one.applied for one in self.decisions)
-        yield "newest throughput, samples/s", self._throughput()
+        newest = f"{self.windows[-1].samples_per_second:.0f}" if self.windows else None
+        yield "newest throughput, samples/s", newest
         for name, value in self.peak.items():
             yield f"peak {name}", f"{value:,.4g}"
         if self.verdict:
             yield "verdict", self.verdict
-
-    def _throughput(self) -> str | None:
-        return f"{self.windows[-1].samples_per_second:.0f}" if self.windows else None

@@ -22,7 +22,7 @@ from rover_kf.recommender.parameter_servers import SetupForecast
 from rover_kf.reconcilers import policy_source, status_annotation
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import AUTO
-from rover_kf.scaling.ps_decision_input import allowed_text
+from rover_kf.scaling.ps_decide import allowed_text
 from rover_kf.system.html_tables import NotebookTable
 
 HISTORY, ANNOTATION = "history", "annotation"

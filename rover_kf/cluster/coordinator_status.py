@@ -7,11 +7,11 @@ from __future__ import annotations
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.cluster.protocol import PodInterface
+from rover_kf.cluster.protocol import Cluster
 
 
 def fetch(
-    cluster: PodInterface, key: JobKey, *, after: int = 0, pod: Pod | None = None
+    cluster: Cluster, key: JobKey, *, after: int = 0, pod: Pod | None = None
 ) -> CoordinatorStatus:
     """Its status.
 

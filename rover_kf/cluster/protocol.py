@@ -15,8 +15,10 @@ from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 
 
-class JobInterface(Protocol):
-    """Job objects."""
+class Cluster(Protocol):
+    """Where jobs run: job objects, pods with the coordinator among them, Events."""
+
+    # -- jobs --------------------------------------------------------------------------------------
 
     def create_job(self, manifest: Manifest) -> ObservedJob:
         """Create the job as given; never injects by itself.
@@ -52,9 +54,7 @@ class JobInterface(Protocol):
     def delete_job(self, key: JobKey) -> None:
         """Delete the job; its pods end after it. Deleting a job that is not there is no error."""
 
-
-class PodInterface(Protocol):
-    """Pods of a job, and the coordinator among them."""
+    # -- pods --------------------------------------------------------------------------------------
 
     def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
         """The job's pods in replica order."""
@@ -141,16 +141,10 @@ class PodInterface(Protocol):
             ClusterUnavailable: it cannot be reached (not started, ended, replaced).
         """
 
-
-class EventInterface(Protocol):
-    """Events on a job."""
+    # -- events ------------------------------------------------------------------------------------
 
     def emit(self, key: JobKey, event: Event) -> None:
         """Put an Event on the job; a job that is gone is no error."""
 
     def list_events(self, key: JobKey) -> tuple[Event, ...]:
         """Events of the job, oldest first, whoever wrote them."""
-
-
-class Cluster(JobInterface, PodInterface, EventInterface, Protocol):
-    """All of it."""

@@ -167,7 +167,8 @@ def fit_device(evidence: SizeEvidence) -> DeviceMemoryModel | None:
     trials = [trial for trial in evidence.trials if trial.tensor_peak]
     if state is None or not trials:
         return None
-    constant, slope = fit_line([(trial.batch, _activation_bytes(trial, state)) for trial in trials])
+    points = [(trial.batch, max(0.0, float(trial.forward_peak - state.total))) for trial in trials]
+    constant, slope = fit_line(points)
     stepping = max(0.0, float(max(trial.update_peak for trial in trials) - state.total))
     return DeviceMemoryModel(state, constant, slope, trials[-1].batch, stepping)
 
@@ -228,10 +229,6 @@ def recommend_batch(
     high = 4.0 * own if most == math.inf else min(float(most), 64.0 * own)
     why = f"the script's own, which fits; below {least:g} a step is mostly overhead"
     return from_single("batch", float(own), (least, high), "profile", why)
-
-
-def _activation_bytes(trial: Trial, state: ModelState) -> float:
-    return max(0.0, float(trial.forward_peak - state.total))
 
 
 def _host_max_batch(evidence: SizeEvidence, limit: float) -> float:

@@ -13,7 +13,7 @@ from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.pods import KILLED
 from rover_kf.elastic.failures.rule import ExitEvidence
 from rover_kf.reconcilers.plan import EmitJobEvent, Observed, ReconcilePlan
-from rover_kf.reconcilers.policies import node_check, pending_pods
+from rover_kf.reconcilers.policies import node_exclusion, pending_pods
 
 
 # Which they are say the rules of elastic.failures.pods, that docs/failures.md lists.
@@ -63,7 +63,10 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         *collect_pod_events(observed.pods, now),
         *_policy_events(observed, now),
     ]
-    told += [*node_check.collect_events(observed, now), *pending_pods.collect_events(observed, now)]
+    told += [
+        *node_exclusion.collect_events(observed, now),
+        *pending_pods.collect_events(observed, now),
+    ]
     for key, event in told:
         if not memory.has_emitted(key):
             effects.append(EmitJobEvent(event))

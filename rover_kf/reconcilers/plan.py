@@ -24,7 +24,7 @@ from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.decision_input import ScalingProposal
 from rover_kf.scaling.fair_sharing import FairShareView
 from rover_kf.scaling.policy import AutoscalingPolicy
-from rover_kf.scaling.ps_decision_input import PsProposal
+from rover_kf.scaling.ps_decide import PsProposal
 from rover_kf.scaling.ps_model import PsModel
 
 

@@ -12,7 +12,7 @@ from rover_kf.api.jobs import ObservedJob
 from rover_kf.injection import adapters, sizing
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.reconcilers.status_annotation import JobStatus
-from rover_kf.scaling.policy import AutoscalingPolicy
+from rover_kf.scaling.policy import AUTO, AutoscalingPolicy
 
 EMBEDDED_RESTART_SECONDS = 1.0
 """On one machine a newcomer warms up while the others train; the switch takes well below that."""
@@ -114,3 +114,10 @@ def suspend_refusal(job: ObservedJob, memory: JobStatus) -> str:
             "storage it could be suspended"
         )
     return ""
+
+
+def cpu_raise_denial(policy: AutoscalingPolicy) -> str:
+    """Why the policy lets no CPU limit be raised; empty where it does."""
+    if policy.mode == AUTO and not policy.max_cpu:
+        return f"annotation {names.PREFIX}cpu.max is not there: set the most that it may be, as 8"
+    return "" if policy.mode == AUTO else "advice"

@@ -126,7 +126,9 @@ class RunHistory:
         )
         self._records[job.key] = record
         written = self._written.get(job.key)
-        if written is not None and _is_unchanged(written, record):
+        if written is not None and written == dataclasses.replace(
+            record, updated_at=written.updated_at
+        ):
             return True
         ended = record.outcome != recorder.RUNNING
         if written is not None and not ended and now - written.updated_at < every:
@@ -260,7 +262,3 @@ def _server_setup(job: ObservedJob) -> ServerSetup | None:
     except errors.InputError as error:
         LOG.warning("%s: its parameter servers are not recorded: %s", job.key, error)
         return None
-
-
-def _is_unchanged(left: RunRecord, right: RunRecord) -> bool:
-    return dataclasses.replace(left, updated_at=0.0) == dataclasses.replace(right, updated_at=0.0)

@@ -42,13 +42,20 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StepRow:
-    """A median: ranks on nodes, samples a rank, seconds a step."""
+class Median:
+    """What the newest windows of a world and batch say: ranks on nodes, seconds a step."""
 
     nodes: int
     world_size: int
-    batch: float
+    global_batch: float
     seconds: float
+    ended_at: float
+    first_at: float
+
+    @property
+    def batch(self) -> float:
+        """Samples a rank."""
+        return self.global_batch / self.world_size
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class AllReduceModel:
         return float(max(power ** (1 / self.overlap), 1e-9))
 
 
-def fit_model(rows: Sequence[StepRow]) -> AllReduceModel:
+def fit_model(rows: Sequence[Median]) -> AllReduceModel:
     """Fit the law to at least one row."""
     alone = [row for row in rows if row.world_size == 1]
     if len(rows) > len(alone) and len({row.batch for row in alone}) > 1:
@@ -78,7 +85,7 @@ def fit_model(rows: Sequence[StepRow]) -> AllReduceModel:
     return _joint(rows)
 
 
-def _profiled(rows: Sequence[StepRow], alone: Sequence[StepRow]) -> AllReduceModel:
+def _profiled(rows: Sequence[Median], alone: Sequence[Median]) -> AllReduceModel:
     """Compute by the single ranks, then the network for each overlap."""
     batches, seconds = _columns(alone)
     design = np.stack([np.ones_like(batches), batches], 1) / seconds[:, None]
@@ -104,7 +111,7 @@ def _profiled(rows: Sequence[StepRow], alone: Sequence[StepRow]) -> AllReduceMod
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def _joint(rows: Sequence[StepRow]) -> AllReduceModel:
+def _joint(rows: Sequence[Median]) -> AllReduceModel:
     """All terms at once, without overlap."""
     batches, seconds = _columns(rows)
     terms = [(1.0, row.batch, *_network_terms(row.nodes, row.world_size)) for row in rows]
@@ -120,7 +127,7 @@ def _joint(rows: Sequence[StepRow]) -> AllReduceModel:
     return AllReduceModel((float(c0), float(c1)), (float(r0), float(r1), float(r2)), 1.0)
 
 
-def _columns(rows: Sequence[StepRow]) -> tuple[Array, Array]:
+def _columns(rows: Sequence[Median]) -> tuple[Array, Array]:
     batches = np.array([row.batch for row in rows], dtype=np.float64)
     return batches, np.array([row.seconds for row in rows], dtype=np.float64)
 

@@ -19,8 +19,8 @@ import math
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.scaling import headroom
-from rover_kf.scaling.decide import NOTHING_NEW, decide, start_move
-from rover_kf.scaling.decision_input import STAY, DecisionInput
+from rover_kf.scaling.decide import ReplicaDecision, decide
+from rover_kf.scaling.decision_input import NOTHING_NEW, STAY
 from rover_kf.scaling.fair_sharing import FairShare, FairShareView
 from rover_kf.scaling.policy import AutoscalingPolicy
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
@@ -146,7 +146,7 @@ def yield_replicas(
         f"gives {observation.replicas - fitting[-1]} of {observation.replicas} "
         f"replicas: {share.reason}"
     )
-    case = DecisionInput.from_observation(observation, policy, state, now)
+    case = ReplicaDecision.from_observation(observation, policy, state, now)
     return _shrink(case, fitting[-1], reason)
 
 
@@ -173,11 +173,11 @@ def accept(
         f"settles for {fitting[-1]} of {observation.replicas} replicas: no node has had room for "
         f"{observation.unschedulable} of its pods for {observation.unschedulable_seconds:.0f} s"
     )
-    case = DecisionInput.from_observation(observation, policy, state, now)
+    case = ReplicaDecision.from_observation(observation, policy, state, now)
     return _shrink(case, fitting[-1], reason)
 
 
-def _shrink(case: DecisionInput, size: int, reason: str) -> tuple[ScaleDecision, ScalingState]:
+def _shrink(case: ReplicaDecision, size: int, reason: str) -> tuple[ScaleDecision, ScalingState]:
     model = case.observation.model
     rate = 0.0 if model is None else model.rate(case.world_size(size))
-    return start_move(case, size, rate, fallback=None, reason=reason)
+    return case.start_move(size, rate, home=None, reason=reason)

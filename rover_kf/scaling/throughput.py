@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling.allreduce_model import AllReduceModel, StepRow, fit_model
+from rover_kf.scaling.allreduce_model import AllReduceModel, Median, fit_model
 
 SEED_ERRORS = (
     (1.0, (0.02, 0.05, 0.08, 0.12, 0.20)),
@@ -140,10 +140,10 @@ class ThroughputModel:
         found = []
         for i in range(1, len(self.medians)):
             before, then = self.medians[:i], self.medians[i]
-            law = fit_model([median.row for median in before])
-            row = then.row
-            error = abs(math.log(law.seconds(row.nodes, row.world_size, row.batch) / row.seconds))
-            factor = row.world_size / max(median.world_size for median in before)
+            law = fit_model(before)
+            said = law.seconds(then.nodes, then.world_size, then.batch)
+            error = abs(math.log(said / then.seconds))
+            factor = then.world_size / max(median.world_size for median in before)
             found.append((next(top for top, _ in SEED_ERRORS if factor <= top), error))
         return found
 
@@ -158,7 +158,7 @@ def fit(windows: Iterable[Throughput]) -> ThroughputModel | None:
     found = compute_medians(since_change(used))
     if not found:
         return None
-    law = fit_model([median.row for median in found])
+    law = fit_model(found)
     return ThroughputModel(law, found, _keeps_global_batch(found))
 
 
@@ -182,24 +182,6 @@ SAVING = 0.2
 
 SAME_BATCH = 0.05
 """Log ratio up to which two global batches are the same: an epoch's last one is smaller."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Median:
-    """What the newest windows of a world and batch say."""
-
-    nodes: int
-    world_size: int
-    global_batch: float
-    seconds: float
-    ended_at: float
-    first_at: float
-
-    @property
-    def row(self) -> StepRow:
-        """As the law sees it."""
-        each = self.global_batch / self.world_size
-        return StepRow(self.nodes, self.world_size, each, self.seconds)
 
 
 def median_throughput(windows: Sequence[Throughput]) -> float:

@@ -12,8 +12,7 @@ import math
 import statistics
 from collections.abc import Callable
 
-from rover_kf.scaling.decide import decide
-from rover_kf.scaling.decision_input import current_windows
+from rover_kf.scaling.decide import current_windows, decide
 from rover_kf.scaling.policy import AUTO, AutoscalingPolicy
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 from rover_kf.simulation.baseline_laws import OptimusLaw, PolluxLaw, StepMeasurement

@@ -16,8 +16,7 @@ from rover_kf.api.samples import Throughput
 from rover_kf.scaling import ps_model
 from rover_kf.scaling.decision_input import LAST_SHARE
 from rover_kf.scaling.policy import AutoscalingPolicy
-from rover_kf.scaling.ps_decide import decide
-from rover_kf.scaling.ps_decision_input import PsDecisionInput, PsObservation
+from rover_kf.scaling.ps_decide import PsDecision, PsObservation, decide
 from rover_kf.scaling.ps_model import PsRow
 from rover_kf.scaling.scaling_state import ScalingState, Settled
 
@@ -103,15 +102,15 @@ def test_what_a_change_always_is(*, policy, setup, shown, steps, left, total, li
         assert (live, workers) == (True, setup.workers + 1)
     else:
         assert law.reaches(target)
-    case = PsDecisionInput.from_observation(seen, policy, state, NOW)
-    rate, price = case.predict_rate(target), case.change_seconds(cycles=cycles)
+    case = PsDecision.from_observation(seen, policy, state, NOW)
+    rate, price = case.predict_rate(target), case.change_seconds(target)
     present = case.cost(setup, case.rate)
     if rate > case.rate:
         assert case.seconds_left * (rate - case.rate) > 2 * price * rate
     else:
         assert workers < setup.workers
         saved = present - case.cost(target, rate)
-        assert saved > 2 * case.change_cost(target, cycles=cycles)
+        assert saved > 2 * case.change_cost(target)
 
 
 def true_seconds(law, setup):

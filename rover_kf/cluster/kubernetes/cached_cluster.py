@@ -110,7 +110,9 @@ class CachedCluster(KubernetesCluster):
     def get_job(self, key: JobKey) -> ObservedJob:
         """Read one job."""
         packed = self._jobs[key.kind].get((key.namespace, key.name))
-        return super().get_job(key) if packed is None else objects.parse_job(_decompress(packed))
+        if packed is None:
+            return super().get_job(key)
+        return objects.parse_job(json.loads(zlib.decompress(packed)))
 
     def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
         """The job's pods in replica order."""
@@ -173,10 +175,6 @@ def _compress(item: Mapping[str, Any], kind: str) -> bytes:
     # A list's items do not name their kind.
     whole = {"apiVersion": VERSION, "kind": kind, **item, "metadata": metadata}
     return zlib.compress(json.dumps(whole, separators=(",", ":")).encode(), _LEVEL)
-
-
-def _decompress(packed: bytes) -> dict[str, Any]:
-    return dict(json.loads(zlib.decompress(packed)))
 
 
 class PodIndex:

@@ -87,7 +87,9 @@ def _of_replicas(
     mine = [pod for pod in pods if pod.replica_type == kind]
     succeeded = sum(pod.phase == "Succeeded" for pod in mine)
     running = sum(pod.phase == "Running" and not pod.deleting for pod in mine)
-    failed = [pod for pod in mine if pod.phase == "Failed" or (pod.deleting and not _done(pod))]
+    failed = [
+        pod for pod in mine if pod.phase == "Failed" or (pod.deleting and pod.phase != "Succeeded")
+    ]
     decides = kind == "master" or "master" not in counts
     elastic = bool(manifest["spec"].get("elasticPolicy")) and kind == "worker"
     if decides and (succeeded >= counts[kind] or (elastic and succeeded > 0)):
@@ -106,10 +108,6 @@ def _of_replicas(
     if decides and running > 0:
         return JobCondition("Running", f"PyTorchJob {name} is running.")
     return JobCondition()
-
-
-def _done(pod: PodOutcome) -> bool:
-    return pod.phase == "Succeeded"
 
 
 def add_condition(

@@ -151,7 +151,7 @@ class Store:
             _append(
                 self.folder(key) / "events.jsonl",
                 codec.dumps(event) + b"\n",
-                os.O_CREAT if self._exists(key) else 0,
+                os.O_CREAT if (self.folder(key) / "job.json").exists() else 0,
             )
 
     def read_events(self, key: JobKey) -> tuple[Event, ...]:
@@ -192,9 +192,6 @@ class Store:
         shutil.rmtree(self.folder(key) / "work", ignore_errors=True)
 
     # ----------------------------------------------------------------------------------------------
-
-    def _exists(self, key: JobKey) -> bool:
-        return (self.folder(key) / "job.json").exists()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -65,7 +65,9 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         pod.name: pod.address
         for pod in observed.world_pods
         if node_rank(observed.job, pod) in _ranks_to_locate(observed) - absent.keys()
-        and _is_present(pod)
+        and pod.address
+        and pod.phase == "Running"
+        and not pod.deleting
     }
     if not here:
         return plan
@@ -101,21 +103,15 @@ def delay(observed: Observed) -> float | None:
     return COORDINATOR_POLL_SECONDS if ours and runs and heard else None
 
 
-def _is_present(pod: Pod) -> bool:
-    return bool(pod.address) and pod.phase == "Running" and not pod.deleting
-
-
 def _first_pod(observed: Observed) -> Pod | None:
     return next((pod for pod in observed.world_pods if node_rank(observed.job, pod) == 0), None)
 
 
-def _is_unschedulable(pod: Pod) -> bool:
-    return any(word in pod.unschedulable for word in _CAPACITY_MESSAGES)
-
-
 def _evict_for_first_pod(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     first = _first_pod(observed)
-    if not observed.replaceable or first is None or not _is_unschedulable(first):
+    if not observed.replaceable or first is None:
+        return plan
+    if not any(word in first.unschedulable for word in _CAPACITY_MESSAGES):
         return plan
     key = f"room:{first.uid[:8]}"
     if now - first.unschedulable_since < FIRST_POD_SECONDS or plan.status.has_emitted(key):

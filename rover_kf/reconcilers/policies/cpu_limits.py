@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rover_kf.api import names
 from rover_kf.api.faults.limit_raises import CpuLimitRaises, CpuUse
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.api.samples import Throughput
 from rover_kf.elastic.resources.cpu_limit import (
+    STARVED,
     CpuRaiseDecision,
     CpuRaiseLimits,
     TrainingRate,
@@ -28,6 +29,7 @@ from rover_kf.injection import quantities
 from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.limits.manifest_cpu import CPU
 from rover_kf.injection.limits.raised_limit import LimitRaise
+from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import (
     CpuRaises,
     EmitJobEvent,
@@ -36,9 +38,8 @@ from rover_kf.reconcilers.plan import (
     ReconcilePlan,
     ResizeContainer,
 )
-from rover_kf.reconcilers.policies import cpu_events
 from rover_kf.reconcilers.status_annotation import JobStatus
-from rover_kf.scaling.policy import OFF
+from rover_kf.scaling.policy import AUTO, OFF
 
 WINDOWS = 2
 """Throughput windows that have to lie between two raises, whole."""
@@ -48,8 +49,11 @@ DEFERRED_SECONDS = 30.0
 """How long a node may put a resize off for want of room before that is told."""
 MAX_WINDOWS = 5
 """For so many windows a raise is waited for before more replicas are reckoned with, at most."""
-_SERVED = (cpu_events.SERVER, "worker")
+SERVER = "ps"
+_SERVED = (SERVER, "worker")
 """Of a job with parameter servers, in the order in which they are looked at."""
+UNEVEN = 2.0
+"""So many times as busy as any other PS are those on which the work lies unevenly."""
 MAX_REASON = 160
 """Of why a limit was raised, as the annotation keeps it."""
 
@@ -70,7 +74,7 @@ def needs_node_data(observed: Observed, job_status: JobStatus, now: float) -> bo
     for replica in _managed_replicas(observed):
         growth = (
             None
-            if cpu_events.denial_reason(observed)
+            if policy_source.cpu_raise_denial(observed.policy)
             else _decide_raise(replica, observed, job_status, now)
         )
         if (growth is not None and growth.limit) or any(_pods_to_resize(replica, observed)):
@@ -114,7 +118,7 @@ def _managed_replicas(observed: Observed) -> tuple[Replica, ...]:
     if adapter is not TENSORFLOW:
         return found
     served = {one.kind: one for one in found if one.kind in observed.standalone_types}
-    return tuple(served[kind] for kind in _SERVED if kind in served and cpu_events.SERVER in served)
+    return tuple(served[kind] for kind in _SERVED if kind in served and SERVER in served)
 
 
 def _decide_raise(
@@ -193,14 +197,12 @@ def _execute(
     if not growth.throttled_pods:
         return plan
     waits = (_step_times(observed, 0.0, now) or TrainingRate(0.0)).wait_fraction
-    why = cpu_events.describe_throttling(replica, growth.throttled_pods, waits)
-    more = cpu_events.describe_imbalance(
-        replica, growth.throttled_pods, _uses(replica, observed, adapter)
-    )
-    refusal = growth.denial_reason or cpu_events.denial_reason(observed)
+    why = _describe_throttling(replica, growth.throttled_pods, waits)
+    more = _describe_imbalance(replica, growth.throttled_pods, _uses(replica, observed, adapter))
+    refusal = growth.denial_reason or policy_source.cpu_raise_denial(observed.policy)
     if growth.limit is None or refusal:
         limits = (limit, growth.limit)
-        event = cpu_events.make_not_raised_event(
+        event = _make_not_raised_event(
             replica, limits, refusal, why, more, observed=observed, now=now
         )
         return plan.emit_once(f"cpu:{replica.kind}:{limit}:{event.reason[:4]}", event)
@@ -212,7 +214,7 @@ def _execute(
     text = CPU.annotation({**known, replica.key: LimitRaise(stated, growth.limit)})
     patch = CPU.patch(replica, adapter, growth.limit)
     limits = (limit, growth.limit)
-    event = cpu_events.make_raised_event(replica, limits, state, more, observed=observed, now=now)
+    event = _make_raised_event(replica, limits, state, more, observed=observed, now=now)
     raising = PatchJob(memory, patch, {CPU.annotation_key: text})
     return plan.with_effects(raising, EmitJobEvent(event), status=memory)
 
@@ -269,3 +271,97 @@ def _emit_stuck(
         event = Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
         plan = plan.emit_once(f"cpu-room:{pod.name}", event)
     return plan
+
+
+def _make_raised_event(
+    replica: Replica,
+    limits: tuple[int, int],
+    state: CpuLimitRaises,
+    more: str,
+    *,
+    observed: Observed,
+    now: float,
+) -> Event:
+    """Of a limit that is raised now; limits are before and after, in thousandths of a core."""
+    old, new = map(quantities.format_millicores, limits)
+    most = quantities.format_millicores(observed.policy.max_cpu)
+    message = (
+        f"CPU limit of {replica.key} replicas {old} -> {new}, {_how_raised(observed)}: "
+        f"{state.reason}, at {state.rate:.3g} steps/s (cpu.max is {most}){more}"
+    )
+    return Event(names.EVENT_CPU_RAISED, message, at=now)
+
+
+def _make_not_raised_event(
+    replica: Replica,
+    limits: tuple[int, int | None],
+    refused: str,
+    short: str,
+    more: str,
+    *,
+    observed: Observed,
+    now: float,
+) -> Event:
+    """Of a limit that stays as it is, though pods are short."""
+    had, wanted = limits
+    old = quantities.format_millicores(had)
+    if observed.policy.mode != AUTO and wanted is not None:
+        new = quantities.format_millicores(wanted)
+        message = (
+            f"{short}: steps wait for it. scaling.mode auto with cpu.max would give {replica.key} "
+            f"replicas {new} in place of {old}{more}"
+        )
+        server = replica.kind == SERVER
+        reason = names.EVENT_SERVER_CPU_THROTTLED if server else names.EVENT_WORKER_CPU_THROTTLED
+        return Event(reason, message, warning=True, at=now)
+    message = f"CPU limit of {replica.key} replicas stays {old}, though {short}: {refused}{more}"
+    return Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
+
+
+def _describe_throttling(replica: Replica, short: Mapping[str, CpuUse], waits: float) -> str:
+    """What is seen of the pods that are short, at least one, in a sentence.
+
+    ``waits`` is the share of a step that is spent waiting for data.
+    """
+    worst, use = max(short.items(), key=lambda item: item[1].throttled)
+    among = f" ({len(short)} of {replica.replicas} {replica.key})" if replica.replicas > 1 else ""
+    starves = f", and {waits:.0%} of a step waits for data" if waits > STARVED else ""
+    return (
+        f"{worst}{among} had used up its {quantities.format_millicores(round(use.limit * 1000))} "
+        f"in {use.throttled:.0%} of the last {use.seconds:.0f} s{starves}"
+    )
+
+
+def _describe_imbalance(
+    replica: Replica, short: Mapping[str, CpuUse], uses: Mapping[str, CpuUse]
+) -> str:
+    """What is told where the work lies on some parameter servers alone; empty where it does not.
+
+    ``short`` are those that are held back, ``uses`` all that told.
+    """
+    others = [use.cores for pod, use in uses.items() if pod not in short]
+    if replica.kind != SERVER or not others:
+        return ""
+    least = min(use.cores for use in short.values())
+    if max(others) * UNEVEN > least:
+        return ""
+    busy = quantities.format_millicores(round(1000 * max(others)))
+    return (
+        f". The work lies unevenly: no other PS kept more than {busy} busy; a partitioner of the "
+        "strategy (tf.distribute.experimental.partitioners) spreads large variables over all PS"
+    )
+
+
+def _how_raised(observed: Observed) -> str:
+    if observed.resizes:
+        return "in place"
+    if not observed.replaceable:
+        return (
+            "for pods that are made anew: this Kubernetes cannot resize a pod that runs, and a "
+            "TFJob may fail with a pod that is deleted; suspend and resume the job to give it to "
+            "all; with its state on storage and enough left to do that is done"
+        )
+    return (
+        "for pods that are made anew: this Kubernetes cannot resize a pod that runs; suspend and "
+        "resume the job to give it to all"
+    )

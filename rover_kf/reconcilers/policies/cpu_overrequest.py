@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rover_kf.api import names
+from rover_kf.api.jobs import Event
 from rover_kf.injection import quantities
 from rover_kf.injection.adapters import PYTORCH, Replica
 from rover_kf.reconcilers.plan import Observed, ReconcilePlan
-from rover_kf.reconcilers.policies import cpu_events
 from rover_kf.scaling.policy import OFF
 
 WINDOWS = 10
@@ -51,9 +52,16 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     if asked < MIN_RATIO * enough or asked - enough < MIN_GAIN:
         return plan
     minutes = sum(one.ended_at - one.started_at for one in windows) / 60.0
-    event = cpu_events.make_overrequest_event(
-        worker, (asked, status.cpu_peak, enough), minutes, now
+    old, busy, new = (
+        quantities.format_millicores(round(1000 * cores))
+        for cores in (asked, status.cpu_peak, enough)
     )
+    message = (
+        f"{worker.key} replicas ask for {old} of CPU each, and none kept more than {busy} busy "
+        f"in {minutes:.0f} min: {new} would do. What a job has is not lowered while it runs; "
+        "set it in the manifest (`rover-kf recommend` reckons with it, too)"
+    )
+    event = Event(names.EVENT_CPU_OVER_REQUESTED, message, at=now)
     return plan.emit_once(f"cpu-spare:{asked:g}", event)
 
 

@@ -125,12 +125,10 @@ def _oom_kills(replica: Replica, observed: Observed) -> Iterator[OomKill]:
             yield from (kill for kill in status.oom_kills if kill.pod in pods)
     for pod in pods.values():
         trainer = _trainer(pod, observed)
-        if trainer is not None and _is_oom_kill(trainer):
+        if trainer is None or trainer.exit_code != SIGKILL_CODE:
+            continue
+        if trainer.termination_reason == "OOMKilled":
             yield OomKill(pod.name, trainer.ended_at)
-
-
-def _is_oom_kill(trainer: ContainerStatus) -> bool:
-    return trainer.termination_reason == "OOMKilled" and trainer.exit_code == SIGKILL_CODE
 
 
 def _state(replica: Replica, job_status: JobStatus) -> MemoryLimitRaises:
@@ -178,7 +176,9 @@ def _plan_resizes(observed: Observed, now: float) -> Iterator[ResizeContainer | 
             yield ResizeContainer(
                 pod, adapter.container, resources, "memory", names.EVENT_MEMORY_NOT_RAISED
             )
-    missing = [pod for pod in observed.pods if not _is_ready(pod)]
+    missing = [
+        pod for pod in observed.pods if pod.phase != "Running" or not pod.ready or pod.deleting
+    ]
     waits = len(observed.pods) < observed.job.nodes or any(pod not in stuck for pod in missing)
     if stuck and not waits and observed.replaceable:
         yield DeletePod(next(iter(missing), stuck[0]))
@@ -205,10 +205,6 @@ def _pods_to_resize(observed: Observed, now: float) -> Iterator[tuple[Pod, Repli
 def _refused_by_node(pod: Pod, now: float) -> bool:
     late = now - pod.resize_since > DEFERRED_SECONDS
     return pod.resize == "Infeasible" or (pod.resize == "Deferred" and late)
-
-
-def _is_ready(pod: Pod) -> bool:
-    return pod.phase == "Running" and pod.ready and not pod.deleting
 
 
 def _trainer(pod: Pod, observed: Observed) -> ContainerStatus | None:

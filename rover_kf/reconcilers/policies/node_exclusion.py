@@ -5,17 +5,24 @@
 What the coordinator or Kubernetes says of a node is remembered in the job's annotation, the job's
 pod templates leave the node out, and pods that are on it are replaced. A node comes back after the
 policy's time, or sooner if the job cannot have its fewest pods without it.
+
+A check of a job's nodes is also judged beside what the checks of other jobs showed. The coordinator
+knows its own job alone. Of two nodes it cannot tell which one slows the other down; a node that had
+a bad pair in another job, too, is the one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from rover_kf.api import names
 from rover_kf.api.faults.faulty_nodes import FaultyNode
+from rover_kf.api.faults.node_check_messages import FAULTY, SLOW, NodeVerdict
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.rule import REPLACE_NODE, ExitEvidence
+from rover_kf.elastic.node_check.verdict import CheckEvidence, pod_verdicts
 from rover_kf.injection import node_affinity
 from rover_kf.injection.adapters import PYTORCH
 from rover_kf.reconcilers.plan import (
@@ -26,7 +33,6 @@ from rover_kf.reconcilers.plan import (
     PatchJob,
     ReconcilePlan,
 )
-from rover_kf.reconcilers.policies import node_check
 from rover_kf.reconcilers.status_annotation import ExcludedNode, JobStatus
 
 MAX_NODES = 8
@@ -77,7 +83,7 @@ def _new_exclusions(
     room = min(MAX_NODES, max(len(observed.pods) // 2, 1)) - len(retained)
     known = {one.node for one in retained} | _only_node(observed)
     told = observed.status.faulty_nodes if observed.status else ()
-    for unfit in (*told, *node_check.faulty_nodes(observed), *_kubernetes_faults(observed, now)):
+    for unfit in (*told, *faulty_nodes(observed), *_kubernetes_faults(observed, now)):
         until = unfit.observed_at + observed.policy.node_avoid_seconds
         if unfit.node not in known and unfit.node not in found and until > now and room > 0:
             reason = f"{unfit.pod}: {unfit.kind}: {unfit.reason}"[:MAX_REASON]
@@ -89,7 +95,7 @@ def _new_exclusions(
 def _plan_cordons(observed: Observed, new: tuple[ExcludedNode, ...]) -> list[Cordon]:
     """Of nodes that broke or failed a check; what else a pod met there may be of its own making."""
     told = observed.status.faulty_nodes if observed.status else ()
-    broken = {one.node for one in (*told, *node_check.faulty_nodes(observed))}
+    broken = {one.node for one in (*told, *faulty_nodes(observed))}
     found = [one for one in new if one.node in broken]
     return [Cordon(one.node, one.reason) for one in found] if observed.policy.cordons else []
 
@@ -163,3 +169,36 @@ def _make_readmitted_event(excluded: tuple[ExcludedNode, ...], now: float) -> Ev
         f"no room for its fewest pods for {UNSCHEDULABLE_SECONDS:.0f} s"
     )
     return Event(names.EVENT_NODE_AVOIDANCE_ENDED, message, warning=True, at=now)
+
+
+KIND = "preflight"
+"""Of an unfit node."""
+
+
+def collect_events(observed: Observed, now: float) -> Iterator[tuple[str, Event]]:
+    """Events about nodes that only the history shows to be bad, each with its key."""
+    for one, at in _new_verdicts(observed):
+        message = f"{one.pod} on {one.node} is {one.verdict}, as other jobs show: {one.reason}"
+        event = Event(names.EVENT_NODE_CHECK_FAILED, message, warning=True, at=now)
+        yield f"unfit:{one.pod}:{at:.0f}", event
+
+
+def faulty_nodes(observed: Observed) -> tuple[FaultyNode, ...]:
+    """Nodes that the job shall leave for it, by its policy."""
+    if not observed.policy.excludes_unfit:
+        return ()
+    return tuple(
+        FaultyNode(one.node, one.pod, KIND, f"{one.verdict}: {one.reason}", at)
+        for one, at in _new_verdicts(observed)
+        if one.node
+    )
+
+
+def _new_verdicts(observed: Observed) -> Iterator[tuple[NodeVerdict, float]]:
+    check = observed.status.preflight if observed.status else None
+    if check is None:
+        return
+    known = {one.pod for one in check.verdicts if one.verdict in (SLOW, FAULTY)}
+    for one in pod_verdicts(CheckEvidence(check.pods, check.pairs, observed.fleet)):
+        if one.verdict in (SLOW, FAULTY) and one.pod not in known:
+            yield one, check.at

@@ -16,8 +16,8 @@ import dataclasses
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
+from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import SUSPEND, Observed, PatchJob, ReconcilePlan, resume_spec
-from rover_kf.reconcilers.policies import cpu_events
 from rover_kf.reconcilers.scaling import resize, scaling_proposal
 from rover_kf.scaling.policy import AUTO
 from rover_kf.scaling.scaling_state import Move
@@ -71,7 +71,7 @@ def _is_due(plan: ReconcilePlan, observed: Observed) -> bool:
     if (
         observed.resizes
         or observed.replaceable
-        or cpu_events.denial_reason(observed)
+        or policy_source.cpu_raise_denial(observed.policy)
         or status is None
     ):
         return False

@@ -20,10 +20,9 @@ from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import EmitJobEvent, Observed, ReconcilePlan
 from rover_kf.reconcilers.scaling import resize
 from rover_kf.scaling import headroom, ps_decide
-from rover_kf.scaling.decide import NOTHING_NEW
-from rover_kf.scaling.decision_input import SCALE, STAY, ScalingProposal
+from rover_kf.scaling.decision_input import NOTHING_NEW, SCALE, STAY, ScalingProposal
 from rover_kf.scaling.policy import AUTO, RECOMMEND
-from rover_kf.scaling.ps_decision_input import PsProposal
+from rover_kf.scaling.ps_decide import PsProposal
 from rover_kf.scaling.scale_admission import AdmissionInput, admit
 from rover_kf.scaling.scaling_state import ScalingState
 

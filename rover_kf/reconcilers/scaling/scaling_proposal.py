@@ -22,11 +22,11 @@ from rover_kf.recommender import job_signature
 from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import CpuRaises, Observed
 from rover_kf.reconcilers.status_annotation import JobStatus
-from rover_kf.scaling import ps_decide, ps_decision_input
+from rover_kf.scaling import ps_decide
 from rover_kf.scaling.decide import decide
 from rover_kf.scaling.decision_input import ScalingProposal
 from rover_kf.scaling.policy import OFF
-from rover_kf.scaling.ps_decision_input import PsObservation, PsProposal
+from rover_kf.scaling.ps_decide import PsObservation, PsProposal
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 
@@ -142,7 +142,7 @@ def _all_use_ledger(status: CoordinatorStatus, replicas: Mapping[str, int]) -> b
 
 def _is_resizable(observed: Observed) -> bool:
     setup = _current_setup(observed)
-    return setup is not None and ps_decision_input.may_change(observed.policy, setup)
+    return setup is not None and ps_decide.may_change(observed.policy, setup)
 
 
 def _current_setup(observed: Observed) -> ServerSetup | None:

@@ -12,10 +12,9 @@ from rover_kf.api import codec
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import ps_model
-from rover_kf.scaling.decide import NOTHING_NEW
+from rover_kf.scaling.decision_input import NOTHING_NEW
 from rover_kf.scaling.policy import AutoscalingPolicy
-from rover_kf.scaling.ps_decide import decide
-from rover_kf.scaling.ps_decision_input import PsObservation, allowed_text, may_change
+from rover_kf.scaling.ps_decide import PsObservation, allowed_text, decide, may_change
 from rover_kf.scaling.ps_model import PsRow
 from rover_kf.scaling.scaling_state import ScalingState, Settled
 

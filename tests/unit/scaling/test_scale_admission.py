@@ -10,7 +10,8 @@ import pytest
 
 from rover_kf.api.cluster_capacity import ClusterCapacity, NodeCapacity, PodRequirements
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling.decide import NOTHING_NEW, decide
+from rover_kf.scaling.decide import decide
+from rover_kf.scaling.decision_input import NOTHING_NEW
 from rover_kf.scaling.fair_sharing import UNLIMITED, FairShare, FairShareView
 from rover_kf.scaling.policy import AutoscalingPolicy
 from rover_kf.scaling.scale_admission import AdmissionInput, admit
