@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from rover_kf import errors
@@ -39,11 +38,10 @@ class ClusterAccess:
 
     Args:
         api: client of the API server.
-        clock: monotonic seconds.
     """
 
-    def __init__(self, api: ReviewClient, clock: Callable[[], float] = time.monotonic) -> None:
-        self._api, self._clock = api, clock
+    def __init__(self, api: ReviewClient) -> None:
+        self._api = api
         self._callers: dict[str, tuple[float, Caller | None]] = {}
         self._allowed: dict[tuple[Caller, str | None], tuple[float, bool]] = {}
 
@@ -54,10 +52,10 @@ class ClusterAccess:
             ClusterUnavailable: the API server does not answer.
         """
         known = self._callers.get(token)
-        if known is not None and known[0] > self._clock():
+        if known is not None and known[0] > time.monotonic():
             return known[1]
         found = self._review(token, None) or self._review(token, [names.AUDIENCE])
-        _cache(self._callers, token, (self._clock() + CACHE_SECONDS, found))
+        _cache(self._callers, token, (time.monotonic() + CACHE_SECONDS, found))
         return found
 
     def may_see(self, caller: object, namespace: str | None) -> bool:
@@ -69,7 +67,7 @@ class ClusterAccess:
         if not isinstance(caller, Caller):
             return False
         known = self._allowed.get((caller, namespace))
-        if known is not None and known[0] > self._clock():
+        if known is not None and known[0] > time.monotonic():
             return known[1]
         attributes = {
             "group": names.KUBEFLOW_GROUP,
@@ -85,7 +83,7 @@ class ClusterAccess:
         }
         status = self._create("subjectaccessreviews", "SubjectAccessReview", spec, "authorization")
         found = bool(status.get("allowed"))
-        _cache(self._allowed, (caller, namespace), (self._clock() + CACHE_SECONDS, found))
+        _cache(self._allowed, (caller, namespace), (time.monotonic() + CACHE_SECONDS, found))
         return found
 
     def _review(self, token: str, audiences: list[str] | None) -> Caller | None:

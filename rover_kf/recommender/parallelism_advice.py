@@ -71,16 +71,9 @@ class ParallelismContext:
         return math.ceil(self.device.batch / config.accumulation)
 
 
-def propose_configs(
-    context: ParallelismContext, present: ParallelConfig | None = None
-) -> tuple[Proposal, ...]:
-    """Ways that are better than the present one, best first.
-
-    Args:
-        context: what they are compared in.
-        present: plain DDP by default.
-    """
-    now = present or ParallelConfig()
+def propose_configs(context: ParallelismContext) -> tuple[Proposal, ...]:
+    """Ways that are better than plain DDP, best first."""
+    now = ParallelConfig()
     fits, seconds = context.fits(now), context.seconds_of(now)
     found = []
     for way in _candidate_configs(context):

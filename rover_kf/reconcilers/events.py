@@ -78,6 +78,9 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
                 memory = dataclasses.replace(memory, last_event=event.sequence)
                 memory = memory.with_emitted(event.reason) if event.reason in _ENDS else memory
         memory = memory.with_progress(observed.status)
+    # Of pods that are worlds of their own: that all is well tells the chief's training.
+    for status in observed.standalone_statuses.values():
+        effects += [EmitJobEvent(event) for event in status.events if event.warning]
     for event in _final_events(observed, now):
         if not memory.has_emitted(event.reason):
             effects.append(EmitJobEvent(event))

@@ -25,11 +25,9 @@ from rover_kf.reconcilers import policy_source, status_annotation
 from rover_kf.reconcilers.cluster_view import ClusterView
 from rover_kf.reconcilers.decision_latency import DecisionLatency
 from rover_kf.reconcilers.executor import Executor
-from rover_kf.reconcilers.observer import Observer, is_final_status_pending
+from rover_kf.reconcilers.observer import Observer, StandaloneStatusReader, is_final_status_pending
 from rover_kf.reconcilers.plan import EmitJobEvent, PatchJob, ReconcilePlan
-from rover_kf.reconcilers.planner import next_delay, plan, propose
-from rover_kf.reconcilers.ps_status import StandaloneStatusReader
-from rover_kf.reconcilers.requeue import RequeueIntervals
+from rover_kf.reconcilers.planner import RequeueIntervals, next_delay, plan, propose
 from rover_kf.reconcilers.run_recording import RunHistory
 from rover_kf.reconcilers.scaling import replica_scaling
 from rover_kf.reconcilers.status_annotation import JobStatus

@@ -20,10 +20,7 @@ from rover_kf.cluster.kubernetes.transport import PodNetworkTransport
 
 
 def from_environment(
-    *,
-    kubeconfig: str | None = None,
-    context: str | None = None,
-    token_file: pathlib.Path = pathlib.Path(names.TOKEN_HOME) / "token",
+    *, kubeconfig: str | None = None, context: str | None = None
 ) -> KubernetesCluster:
     """Connect as a pod of the cluster, or else with a kubeconfig.
 
@@ -31,12 +28,12 @@ def from_environment(
         kubeconfig: file to use; None takes a pod's service account where there is one, else
             ``$KUBECONFIG`` and ``~/.kube/config``.
         context: of the kubeconfig; None takes its current one.
-        token_file: shown to coordinators, inside a cluster.
 
     Raises:
         ClusterUnavailable: there is neither.
     """
     client, inside = _client(kubeconfig, context)
+    token_file = pathlib.Path(names.TOKEN_HOME) / "token"  # shown to coordinators
     return KubernetesCluster(client, PodNetworkTransport(token_file) if inside else None)
 
 

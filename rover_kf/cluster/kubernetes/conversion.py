@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kubernetes objects as plain data to the frozen views of rover_kf.api, and back; pure.
 
-Used by cluster.kubernetes alone. The Training Operator never stores its defaults: they are
-filled in here.
+The Training Operator never stores its defaults: they are filled in here.
 """
 
 from __future__ import annotations

@@ -95,11 +95,11 @@ class LocalCluster:
         operator = self._running_operator()
         record, owner = self.store.create(key, record)
         operator.run(key, owner)
-        return to_observed_job(key, record)
+        return to_observed_job(record)
 
     def get_job(self, key: JobKey) -> ObservedJob:
         """Read one job."""
-        return to_observed_job(key, self.store.read(key))
+        return to_observed_job(self.store.read(key))
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
         """Labelled jobs of a namespace, or of all with None."""
@@ -139,7 +139,7 @@ class LocalCluster:
 
         record = self.store.update(key, change)
         self._wake()
-        return to_observed_job(key, record)
+        return to_observed_job(record)
 
     def delete_job(self, key: JobKey) -> None:
         """Delete the job; its pods end after it. Deleting a job that is not there is no error."""

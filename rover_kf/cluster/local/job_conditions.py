@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rover_kf.api.jobs import JobKey, Manifest, ObservedJob, Pod
+from rover_kf.cluster.kubernetes.conversion import parse_job
 from rover_kf.cluster.local import environment, local_admission
 from rover_kf.cluster.local.store import Record
 
@@ -195,19 +196,10 @@ def with_counts(record: Record, pods: Sequence[Pod]) -> Record:
     return dataclasses.replace(record, manifest={**record.manifest, "status": status})
 
 
-def to_observed_job(key: JobKey, record: Record) -> ObservedJob:
-    """The frozen view of a stored job."""
-    manifest = record.manifest
-    conditions = (manifest.get("status") or {}).get("conditions") or []
-    true = [condition["type"] for condition in conditions if condition["status"] == "True"]
-    return ObservedJob(
-        key=key,
-        uid=manifest["metadata"]["uid"],
-        resource_version=record.resource_version,
-        manifest=manifest,
-        replicas=environment.replica_counts(manifest),
-        phase=true[-1] if true else "",
-        suspended=bool((manifest["spec"].get("runPolicy") or {}).get("suspend")),
+def to_observed_job(record: Record) -> ObservedJob:
+    """The frozen view of a stored job, whose record has more exact times than its manifest."""
+    return dataclasses.replace(
+        parse_job(record.manifest),
         deleting=record.deleting,
         created_at=record.created_at,
         finished_at=record.finished_at,

@@ -14,8 +14,7 @@ from tensorflow_cluster import DIED, OURS, TensorFlowCluster
 
 from rover_kf.api import names
 from rover_kf.api.faults.limit_raises import OomKill
-from rover_kf.reconcilers import ps_status
-from rover_kf.reconcilers.ps_status import StandaloneStatusReader
+from rover_kf.reconcilers.observer import StandaloneStatusReader
 from rover_kf.reconcilers.reconciler import Reconciler
 
 MIB = 1 << 20
@@ -145,7 +144,7 @@ def test_the_chief_is_told_of_no_other_size(clock, history, mode):
 
 def test_so_many_are_asked_at_a_look_parameter_servers_first(cluster, monkeypatch):
     """A look at a large job ends in bounded time."""
-    monkeypatch.setattr(ps_status, "MAX_PODS", 2)
+    monkeypatch.setattr("rover_kf.reconcilers.observer.MAX_PODS", 2)
     found = StandaloneStatusReader(cluster).fetch(OURS, frozenset({"ps", "worker"}), cluster.pods)
     assert list(found) == ["digits-ps-0", "digits-worker-0"]
 

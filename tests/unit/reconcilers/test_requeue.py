@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from rover_kf.api import names
 from rover_kf.history.store import SqlHistory
-from rover_kf.reconcilers import policy_source, requeue
+from rover_kf.reconcilers import planner, policy_source
 from rover_kf.reconcilers.decision_latency import BOUNDS, DecisionLatency
 from rover_kf.reconcilers.plan import Observed
+from rover_kf.reconcilers.planner import RequeueIntervals
 from rover_kf.reconcilers.reconciler import Reconciler
-from rover_kf.reconcilers.requeue import RequeueIntervals
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_the_next_look_is_when_the_next_window_has_closed(trained):
     """Three seconds into a window of ten: in seven, and a moment for the ranks' reports."""
     cluster, clock = trained
     clock.now += 3
-    delay = requeue.delay(seen(cluster), RequeueIntervals(), moving=False)
-    assert delay == pytest.approx(7 + requeue.REPORTED_SECONDS)
+    delay = planner.usual_delay(seen(cluster), RequeueIntervals(), moving=False)
+    assert delay == pytest.approx(7 + planner.REPORTED_SECONDS)
 
 
 def test_a_late_window_is_asked_for_again_and_again_then_less(trained):
@@ -47,24 +47,26 @@ def test_a_late_window_is_asked_for_again_and_again_then_less(trained):
     cluster, clock = trained
     found = []
     for late in (1.0, 5.0, 20.0, 40.0):
-        clock.now = cluster.windows[-1].ended_at + 10 + requeue.REPORTED_SECONDS + late
-        found.append(requeue.seconds_until_window(cluster._status(0)))
-    assert found == [requeue.RETRY_LATE_SECONDS, requeue.RETRY_LATE_SECONDS, 10.0, 20.0]
+        clock.now = cluster.windows[-1].ended_at + 10 + planner.REPORTED_SECONDS + late
+        found.append(planner.seconds_until_window(cluster._status(0)))
+    assert found == [planner.RETRY_LATE_SECONDS, planner.RETRY_LATE_SECONDS, 10.0, 20.0]
 
 
 def test_without_a_window_of_this_world_half_a_window_is_waited(trained):
     """After a change of the world, or in a recovery, nobody knows when the next one closes."""
     cluster, _ = trained
     for unknown in ({"nodes": 3}, {"phase": "recovering"}, {"windows": ()}):
-        assert requeue.delay(seen(cluster, **unknown), RequeueIntervals(), moving=False) == 5.0
+        assert (
+            planner.usual_delay(seen(cluster, **unknown), RequeueIntervals(), moving=False) == 5.0
+        )
 
 
 def test_the_coordinator_s_word_goes_before_what_the_last_window_was(trained):
     """Also in a world of which no window has closed yet."""
     cluster, clock = trained
     found = seen(cluster, nodes=3, expected_nodes=3, window_closes=clock() + 4)
-    assert requeue.delay(found, RequeueIntervals(), moving=False) == pytest.approx(
-        4 + requeue.REPORTED_SECONDS
+    assert planner.usual_delay(found, RequeueIntervals(), moving=False) == pytest.approx(
+        4 + planner.REPORTED_SECONDS
     )
 
 
@@ -72,10 +74,12 @@ def test_a_change_is_looked_after_until_the_world_stands(trained):
     """Every two seconds while it forms; then its windows are waited for as ever."""
     cluster, _ = trained
     assert (
-        requeue.delay(seen(cluster, expected_nodes=3), RequeueIntervals(), moving=True)
-        == requeue.MOVING_SECONDS
+        planner.usual_delay(seen(cluster, expected_nodes=3), RequeueIntervals(), moving=True)
+        == planner.MOVING_SECONDS
     )
-    assert requeue.delay(seen(cluster), RequeueIntervals(), moving=True) > requeue.MOVING_SECONDS
+    assert (
+        planner.usual_delay(seen(cluster), RequeueIntervals(), moving=True) > planner.MOVING_SECONDS
+    )
 
 
 def test_looks_between_windows_are_evenly_spread_and_fewer_with_many_jobs(trained):
@@ -83,9 +87,10 @@ def test_looks_between_windows_are_evenly_spread_and_fewer_with_many_jobs(traine
     cluster, _ = trained
     last = cluster.windows[-1]
     cluster.windows[-1] = dataclasses.replace(last, started_at=last.ended_at - 59.5)
-    whole = 59.5 + requeue.REPORTED_SECONDS
+    whole = 59.5 + planner.REPORTED_SECONDS
     few, many = (
-        requeue.delay(seen(cluster), RequeueIntervals(jobs), moving=False) for jobs in (10, 5000)
+        planner.usual_delay(seen(cluster), RequeueIntervals(jobs), moving=False)
+        for jobs in (10, 5000)
     )
     assert few == pytest.approx(whole / 2)
     assert many == pytest.approx(whole)
@@ -95,7 +100,7 @@ def test_progress_of_many_jobs_is_written_less_often(trained):
     """Eight writes a second over all of them, whatever their number; a few: once a window."""
     assert RequeueIntervals(10).write_seconds(60.0) == 60.0
     assert [jobs / RequeueIntervals(jobs).write_seconds(60.0) for jobs in (1000, 5000)] == [
-        requeue.WRITES
+        planner.WRITES
     ] * 2
     cluster, clock = trained
     cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.mode": "off"}}})
@@ -155,7 +160,7 @@ def test_what_a_look_took_is_not_waited_for_again(trained):
     """The next window closes when it was said to, however long the writes took."""
     cluster, clock = trained
     cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.mode": "off"}}})
-    usual = requeue.delay(seen(cluster), RequeueIntervals(), moving=False)
+    usual = planner.usual_delay(seen(cluster), RequeueIntervals(), moving=False)
 
     def slowly(_):
         clock.now += 1.5

@@ -11,9 +11,9 @@ from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
 from rover_kf.api.jobs import ContainerStatus, Pod
+from rover_kf.reconcilers.planner import IDLE_SECONDS
 from rover_kf.reconcilers.policies import absent_pods, pending_pods
 from rover_kf.reconcilers.reconciler import Reconciler
-from rover_kf.reconcilers.requeue import IDLE_SECONDS
 
 FULL = "0/3 nodes are available: 3 Insufficient cpu."
 
