@@ -15,15 +15,11 @@ from collections.abc import Iterable, Iterator
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord, ServerSetup
 from rover_kf.recommender import gpu_memory
-from rover_kf.recommender.size_evidence import MIB, SizeEvidence, from_single
+from rover_kf.recommender.size_evidence import FAIR, MIB, SizeEvidence, from_single
 from rover_kf.scaling import ps_model
 from rover_kf.scaling.policy import AutoscalingPolicy
 from rover_kf.scaling.ps_model import PsModel
 
-LEAST_WEIGHT = 0.3
-"""Only runs of the same command: another script has another law."""
-FAIR = 1.1
-"""Setups that cost at most that of the cheapest are in the interval."""
 CORES = (0.5, 0.75, 1.0, 1.5, 2.0)
 """Of what a server has now, that are looked at."""
 RUNTIME = 600 << 20
@@ -63,7 +59,7 @@ def recommend_sizes(evidence: SizeEvidence, policy: AutoscalingPolicy) -> tuple[
     if now is None:
         return ()
     memory = _memory(evidence, now)
-    law = fit_model(_runs(evidence))
+    law = fit_model(evidence.runs_of_command())
     chosen = _from_manifest(now) if law is None else _choose(evidence, law, now, policy)
     return (*chosen, memory) if memory is not None else chosen
 
@@ -90,13 +86,6 @@ def forecast_setups(law: PsModel, now: ServerSetup) -> tuple[SetupForecast, ...]
         for what, other in others
         if law.reaches(other)
     )
-
-
-def _runs(evidence: SizeEvidence) -> Iterator[RunRecord]:
-    command = evidence.job.signature.command
-    for run in evidence.runs:
-        if run.weight >= LEAST_WEIGHT and run.record.signature.command == command:
-            yield run.record
 
 
 def _choose(

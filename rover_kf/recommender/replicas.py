@@ -17,14 +17,10 @@ from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.recommender import communication_model
 from rover_kf.recommender.communication_model import CommunicationModel, StepObservation
-from rover_kf.recommender.size_evidence import SizeEvidence, from_single
+from rover_kf.recommender.size_evidence import FAIR, SizeEvidence, from_single
 from rover_kf.scaling import throughput
 from rover_kf.scaling.policy import AutoscalingPolicy
 
-LEAST_WEIGHT = 0.3
-"""Throughput is taken from runs of the same command only: another script has another speed."""
-FAIR = 1.1
-"""Sizes that cost at most that of the cheapest are in the interval."""
 STATE_OVER_GRADIENTS = 3.0
 """A snapshot with Adam's moments, over the gradients."""
 
@@ -144,11 +140,5 @@ def _from_manifest(evidence: SizeEvidence, policy: AutoscalingPolicy) -> Quantit
 
 
 def _windows(evidence: SizeEvidence) -> list[Throughput]:
-    command = evidence.job.signature.command
-    rows = [
-        window
-        for run in evidence.runs
-        if run.weight >= LEAST_WEIGHT and run.record.signature.command == command
-        for window in run.record.windows
-    ]
+    rows = (window for run in evidence.runs_of_command() for window in run.windows)
     return sorted(rows, key=lambda window: window.ended_at)

@@ -110,6 +110,10 @@ def interval(samples: Sequence[WeightedSample], target: float) -> tuple[float, f
 
 
 MIB, GIB = 1 << 20, 1 << 30
+SAME_COMMAND_WEIGHT = 0.3
+"""Least weight of a run whose throughput is believed."""
+FAIR = 1.1
+"""Sizes that cost at most that of the cheapest are in the interval."""
 SLOTS = 2
 """A rank's own snapshots in the arena at one time."""
 UNITS = {
@@ -143,6 +147,15 @@ class SizeEvidence:
     def successful_runs(self) -> tuple[SimilarRun, ...]:
         """Runs alike that ended well."""
         return tuple(item for item in self.runs if item.record.outcome == "succeeded")
+
+    def runs_of_command(self) -> tuple[RunRecord, ...]:
+        """Records of runs of the same command: another script has another speed."""
+        command = self.job.signature.command
+        return tuple(
+            run.record
+            for run in self.runs
+            if run.weight >= SAME_COMMAND_WEIGHT and run.record.signature.command == command
+        )
 
     def layout(self) -> SimilarRun | None:
         """The most alike run of which it is known whether its state was sharded."""

@@ -77,9 +77,7 @@ def node_capacities(nodes: Iterable[Item], pods: Iterable[Item]) -> tuple[NodeCa
     for pod in pods:
         node = pod["spec"].get("nodeName")
         if node:
-            sums = taken.setdefault(node, {})
-            for key, value in {**pod_requests(pod["spec"]), "pods": 1.0}.items():
-                sums[key] = sums.get(key, 0.0) + value
+            _add(taken.setdefault(node, {}), {**pod_requests(pod["spec"]), "pods": 1.0})
     return tuple(_node_capacity(node, taken) for node in nodes if _is_schedulable(node))
 
 

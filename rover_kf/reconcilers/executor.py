@@ -108,7 +108,7 @@ class Executor:
         except errors.ClusterUnavailable as error:
             if effect.retried and not isinstance(error, errors.Unreachable):
                 raise
-            LOG.warning("%s: %s: %s", job.key, effect.failure, error)
+            LOG.log(effect.level, "%s: %s: %s", job.key, effect.failure, error)
 
     def _emit(self, job: ObservedJob, event: Event) -> None:
         try:

@@ -11,6 +11,7 @@ completes it, or finds it completed.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -144,6 +145,8 @@ class CallCoordinator:
     """Whose coordinator; None: the job's."""
     retried: bool = False
     """Whether one that does not answer is called again at the next look, before what follows."""
+    level: int = logging.WARNING
+    """Of the log line where it is not told."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

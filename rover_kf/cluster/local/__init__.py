@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on one machine: no root, no Kubernetes, the Training Operator's rules.
 
-``LocalCluster`` satisfies ``cluster.protocol.Cluster``. One module a noun: ``store`` (objects on
-disk), ``admission`` (what is refused), ``environment`` and ``plan`` (a replica as processes, pure),
-``volumes``, ``network``, ``container`` with its ``supervisor``, ``pod``, ``verdict`` (a job's
-conditions, pure), ``cleaning`` (what becomes of its pods then, pure), ``run`` (a job's pods),
-``operator`` (the loop that joins them) and ``cluster`` (the face).
+``LocalCluster`` satisfies ``cluster.protocol.Cluster``. ``store`` has the objects on disk,
+``local_admission`` what is refused, ``pod_spec`` a replica as processes (pure), ``container`` with
+its ``supervisor`` and ``pod`` what runs, ``job_conditions`` a job's status (pure), ``job_runtime``
+its pods, ``operator`` the loop that joins them, and ``cluster`` the face.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any
 
 from rover_kf.api.jobs import JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster.kubernetes.conversion import parse_job
-from rover_kf.cluster.local import environment, local_admission
+from rover_kf.cluster.local import local_admission, pod_spec
 from rover_kf.cluster.local.store import Record
 
 RETRYABLE = 128
@@ -84,7 +84,7 @@ def derive_condition(manifest: Manifest, pods: Sequence[PodOutcome], *, age: flo
 def _of_replicas(
     manifest: Manifest, kind: str, replica: Mapping[str, Any], pods: Sequence[PodOutcome]
 ) -> JobCondition:
-    name, counts = manifest["metadata"]["name"], environment.replica_counts(manifest)
+    name, counts = manifest["metadata"]["name"], pod_spec.replica_counts(manifest)
     mine = [pod for pod in pods if pod.replica_type == kind]
     succeeded = sum(pod.phase == "Succeeded" for pod in mine)
     running = sum(pod.phase == "Running" and not pod.deleting for pod in mine)

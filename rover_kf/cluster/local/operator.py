@@ -20,7 +20,7 @@ from typing import IO
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey
-from rover_kf.cluster.local import environment, local_admission
+from rover_kf.cluster.local import local_admission, pod_spec
 from rover_kf.cluster.local.job_conditions import (
     RETRYABLE,
     JobCondition,
@@ -70,7 +70,7 @@ class Operator:
 
     def run(self, key: JobKey, owner: IO[bytes]) -> None:
         """Run a stored job from now on."""
-        masters = environment.replica_counts(self._store.read(key).manifest).get("master", 0)
+        masters = pod_spec.replica_counts(self._store.read(key).manifest).get("master", 0)
         with self._lock:
             run = JobRuntime(key, owner, NetworkLease(key.name, masters), started_at=time.time())
             self._runs[key] = run

@@ -12,6 +12,7 @@ Where it finds no room, the last pod of the job gives it its own.
 
 from __future__ import annotations
 
+import logging
 import math
 
 from rover_kf.api import names
@@ -72,7 +73,8 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     if not here:
         return plan
     failure = "its pods find each other by name alone"
-    return plan.with_effects(CallCoordinator(names.PATH_PODS, PodAddresses(here), failure))
+    call = CallCoordinator(names.PATH_PODS, PodAddresses(here), failure, level=logging.INFO)
+    return plan.with_effects(call)
 
 
 def _ranks_to_locate(observed: Observed) -> set[int]:
