@@ -265,6 +265,8 @@ class Checkpointer:
         due = self.is_due(step) or step == total_steps
         if due and self._replicated:
             self._batch_norm.broadcast(state)
+        elif draining and self._replicated:
+            self._batch_norm.broadcast_before_drain(state, step)
         last = draining or step == total_steps
         if draining or due:
             self.save(step, state, metrics=metrics)

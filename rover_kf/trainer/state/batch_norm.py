@@ -29,6 +29,8 @@ SOURCE = 0
 """The rank that DistributedDataParallel takes buffers from."""
 _SOON = dt.timedelta(seconds=10)
 """Ranks that take part in the same steps come to one at about the same time."""
+_DRAIN = dt.timedelta(seconds=10)
+"""The wait for all ranks before a drain's save. A pod that is about to end has no more time."""
 _MOST_NAMED = 8
 
 
@@ -54,12 +56,37 @@ class BatchNormSync:
         Raises:
             UnsupportedState: rank 0's state has other modules, or not all ranks call it.
         """
-        if not dist.is_initialized() or dist.get_world_size() < 2:  # noqa: PLR2004 - nobody differs
+        if self._has_peers():
+            self._find_norms(state)
+            self._broadcast()
+
+    def broadcast_before_drain(self, state: Mapping[str, object], step: int) -> None:
+        """Take rank 0's if all ranks come to this drain in time; else keep the own ones.
+
+        Args:
+            state: that is about to be saved.
+            step: of the drain, the same on all ranks.
+
+        Raises:
+            UnsupportedState: rank 0's state has other modules.
+        """
+        if not self._has_peers():
             return
+        self._find_norms(state)
+        if self._norms and _all_come(f"rover-kf/statistics/{self._round}/drain/{step}"):
+            self._broadcast()
+
+    @staticmethod
+    def _has_peers() -> bool:
+        return dist.is_initialized() and dist.get_world_size() > 1
+
+    def _find_norms(self, state: Mapping[str, object]) -> None:
         tops = list(iter_instances(state, torch.nn.Module))
         seen = _all_modules(tops)
         if seen != self._modules:
             self._modules, self._norms = seen, tuple(_unsynchronized(tops))
+
+    def _broadcast(self) -> None:
         if not self._compared:
             self._compared = True
             self._compare()
@@ -97,6 +124,29 @@ class BatchNormSync:
                     "ranks the same modules (averaged weights, say, on every rank), or say "
                     "Checkpointer(replicated=False) where each has a model of its own"
                 )
+
+
+def _all_come(place: str) -> bool:
+    """Whether all ranks broadcast; the first rank that decides decides for all of them.
+
+    Without a common decision a rank that came late would wait in the broadcast for ranks that have
+    left.
+    """
+    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way
+    keys = {rank: f"{place}/{rank}" for rank in range(dist.get_world_size())}
+    store.set(keys[dist.get_rank()], "")
+    try:
+        store.wait([*keys.values()], _DRAIN)
+        decision = "go"
+    except RuntimeError:
+        decision = "skip"
+        _log.warning(
+            "ranks %s have not come to the drain: running statistics are saved as each rank has "
+            "them",
+            _missing_ranks(store, keys),
+        )
+    agreed: bytes | str = store.compare_set(f"{place}/decision", "", decision)
+    return agreed in ("go", b"go")
 
 
 def _wait(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pathlib
 import shutil
 import threading
@@ -25,6 +26,7 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.sidecar_client import SidecarClient
 from rover_kf.trainer.state import flatten as states
+from rover_kf.trainer.state import tensor_views
 from tests.support.pods import checkpoint_pod
 from tests.support.states import identities
 from tests.support.waiting import eventually
@@ -606,3 +608,35 @@ def _stored(storage: DirectoryStorage, steps: set[int]) -> dict[int, dict[str, f
     if {folder.step for folder in whole} != steps:
         return {}  # what retention removes cannot be loaded
     return {folder.step: storage.load(folder).metrics for folder in whole}
+
+
+def _draining_rank(rank: int, environments: list[dict[str, str]], store: str) -> None:
+    os.environ.update(environments[rank])
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+    )
+    model = torch.nn.BatchNorm1d(2)
+    model.running_mean.fill_(rank + 1.0)
+    state = {"model": model}
+    checkpointer = Checkpointer(every=10)
+    checkpointer.restore(state)
+    checkpointer.step(2, state)
+    with pytest.raises(SystemExit):
+        checkpointer.step(3, state)
+
+
+def test_running_statistics_are_agreed_on_before_a_drain(tmp_path):
+    """The step is not due: it is saved because the world ends, perhaps without rank 0's pod."""
+    with checkpoint_pod.pods(tmp_path, 2) as pods:
+        for pod in pods:
+            drain = pod.settings.volume_path / names.DRAIN_FILE
+            drain.parent.mkdir(parents=True, exist_ok=True)
+            drain.write_bytes((3).to_bytes(8, "little"))
+        environments = [pod.environment(rank=r, world_size=2) for r, pod in enumerate(pods)]
+        torch.multiprocessing.spawn(_draining_rank, (environments, str(tmp_path / "store")), 2)
+        for pod in pods:
+            arena = Arena(pod.settings.volume_path / "arena" / "0")
+            (seal,) = [seal for seal in arena.sealed() if seal.step == 3]
+            content = arena.slot_path(seal.slot).read_bytes()[: seal.length]
+            found = tensor_views.tensor_views(bytearray(content), snapshot.read(content).tensors)
+            assert found["model.running_mean"].tolist() == [1.0, 1.0]

@@ -113,3 +113,25 @@ def test_a_step_on_rank_0_alone_is_told(tmp_path):
     mp.spawn(_alone, (str(tmp_path),), 2)
     told = (tmp_path / "told").read_text()
     assert told.startswith("ranks [1] do not come to the step that is to be saved: every rank")
+
+
+def _draining(rank: int, folder: str, late: int) -> None:
+    store = dist.FileStore(f"{folder}/store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    module = _normed(rank)
+    if late:
+        batch_norm._DRAIN = dt.timedelta(seconds=0.5)
+        if rank == 0:
+            store.wait(["left"])
+    BatchNormSync().broadcast_before_drain({"model": module}, 7)
+    store.set("left", "")
+    pathlib.Path(folder, str(rank)).write_text(str(module[1].running_mean.tolist()))
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_ranks_of_a_drain_agree_if_all_of_them_come_in_time(tmp_path, late):
+    """Rank 0's pod may be the one that leaves. One that comes late is not waited for, and does not
+    wait for those that have gone on."""
+    mp.spawn(_draining, (str(tmp_path), late), 2)
+    second = "[2.0, 2.0]" if late else "[1.0, 1.0]"
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["[1.0, 1.0]", second]
