@@ -308,9 +308,9 @@ class Checkpointer:
             UnsupportedState: the state holds something that cannot be stored.
             ArenaTooSmall: the state does not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
-            CheckpointError: the copy of an earlier step failed; another process saves as this rank;
-                or a signal handler calls it in the middle of a copy: set a flag there, and save
-                after the step.
+            CheckpointError: the copy of an earlier step failed; another process or another
+                Checkpointer saves as this rank; or a signal handler calls it in the middle of a
+                copy: set a flag there, and save after the step.
         """
         told = format_metrics.to_metadata(metrics)
         self._save_timed(step, lambda saved: self._stager.save(saved, state, told))
@@ -337,6 +337,7 @@ class Checkpointer:
         if not self._open:
             raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
         state = self._steps.next_state(checked_step(step, self._steps.last))
+        self._steps.claim_save(self._session)
         begun = time.monotonic()
         self._save_seconds += self._stager.take_waited()
         with self._phase.saving():
@@ -397,6 +398,7 @@ class Checkpointer:
         self._stager.guard.check()
         self._open = False
         self._steps.record_closed()
+        self._steps.release(self._session)
         self._phase.end()
         atexit.unregister(self.close)
         try:

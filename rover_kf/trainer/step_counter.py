@@ -73,6 +73,8 @@ class StepCounter:
         """Step that the script told last, or that was restored; 0: none."""
         self._restore_requested = self._saved_since = False
         self._restore_owner: object = None
+        self._restorer_is_open = False
+        self._save_owner: object = None
         self.is_finished = False
         """A training that has asked what there is to restore is closed."""
 
@@ -101,14 +103,38 @@ class StepCounter:
         Raises:
             CheckpointError: another one has.
         """
-        if self._restore_owner not in (None, owner):
+        if self._restore_owner not in (None, owner) or self._save_owner not in (None, owner):
             raise errors.CheckpointError(
-                "another Checkpointer of this process has restored already: a process goes on with "
-                "one state, and a second training would take the first one's. Use one Checkpointer "
-                "for all, with what they need in one state (as the number of a fold) and steps "
-                "that count on; or make each training a job of its own"
+                "another Checkpointer of this process has restored or saved already: a process "
+                "goes on with one state, and a second training would take the first one's. Use one "
+                "Checkpointer for all, with what they need in one state (as the number of a fold) "
+                "and steps that count on; or make each training a job of its own"
             )
-        self._restore_owner = owner
+        self._restore_owner, self._restorer_is_open = owner, True
+
+    def release(self, owner: object) -> None:
+        """The owner is closed: another one may save, if this one has only restored."""
+        if owner is self._restore_owner:
+            self._restorer_is_open = False
+
+    def claim_save(self, owner: object) -> None:
+        """The process is about to save.
+
+        Args:
+            owner: saves; nobody else may in this process.
+
+        Raises:
+            CheckpointError: another one has saved, or has restored and is open.
+        """
+        restorer = self._restore_owner if self._restorer_is_open else None
+        if restorer not in (None, owner) or self._save_owner not in (None, owner):
+            raise errors.CheckpointError(
+                "another Checkpointer or DirectoryCheckpointer of this process saves already: both "
+                "would write the same two slots under the same step numbers, and each would be "
+                "restored with what the other one saved. Use one for all, with everything in one "
+                "state (averaged weights, say, as another entry)"
+            )
+        self._save_owner = owner
 
     def begin_restore(self) -> None:
         """A restore is asked for.

@@ -107,9 +107,9 @@ class DirectoryCheckpointer:
             InputError: there is no such folder, or no file in it, a metric is no number, or the
                 step is below 1 or goes back.
             UnsupportedState: it has links that lead out of it, or what is neither file nor folder.
-            CheckpointError: a file changed while it was read, another process saves as this rank,
-                or a signal handler calls it in the middle of a save: set a flag there, and save
-                after the step.
+            CheckpointError: a file changed while it was read, another process or another
+                checkpointer saves as this rank, or a signal handler calls it in the middle of a
+                save: set a flag there, and save after the step.
             ArenaTooSmall: the files do not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
         """
@@ -119,6 +119,7 @@ class DirectoryCheckpointer:
             return
         begun = time.perf_counter()
         step = checked_step(step, self._steps.last)
+        self._steps.claim_save(self._session)
         self._steps.writer_check.check()
         state = self._steps.next_state(step)
         try:
@@ -203,6 +204,7 @@ class DirectoryCheckpointer:
     def close(self) -> None:
         """Report what is left; safe to call twice."""
         atexit.unregister(self.close)
+        self._steps.release(self._session)
         if self._reporter is not None:
             self._reporter.close()
 

@@ -24,6 +24,7 @@ from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.trainer import durability_listeners
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.directory.checkpointer import DirectoryCheckpointer
 from rover_kf.trainer.sidecar_client import SidecarClient
 from rover_kf.trainer.state import flatten as states
 from rover_kf.trainer.state import tensor_views
@@ -383,6 +384,36 @@ def test_a_second_training_in_a_process_is_refused(tmp_path):
             pytest.raises(errors.CheckpointError, match="another Checkpointer"),
         ):
             fold.restore(_fresh(2))
+
+
+@pytest.mark.parametrize("restores", [True, False])
+def test_a_second_checkpointer_of_a_process_saves_nothing(tmp_path, restores):
+    """As of averaged weights: the first one's restore would bring them back."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        first, second = _checkpointer(pod), _checkpointer(pod)
+        files = DirectoryCheckpointer(settings=trainer_settings.read(pod.environment()))
+        state, averaged = {"value": torch.full((3,), 3.0)}, {"value": torch.full((3,), 0.03)}
+        if restores:
+            assert first.restore(state) == 0
+        first.step(1, state)
+        first.save(2, state)
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "file").write_text("x")
+        for save in (
+            lambda: second.save(2, averaged),
+            lambda: second.step(10, averaged),
+            lambda: files.save(3, tmp_path / "folder"),
+            lambda: second.restore(averaged),
+        ):
+            with pytest.raises(errors.CheckpointError, match="another Checkpointer"):
+                save()
+        first.save(3, state)
+        for checkpointer in (first, second, files):
+            checkpointer.close()
+        found = {"value": torch.zeros(3)}
+        with _checkpointer(pod, round_=2) as again:
+            assert again.restore(found) == 3
+        assert found["value"].tolist() == [3.0] * 3
 
 
 def test_sharded_step_is_committed_when_every_rank_is_durable(tmp_path):
