@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,8 @@ from rover_kf.sidecar.settings import SidecarSettings
 
 _log = logging.getLogger(__name__)
 
+_NUMBER_BITS = 62
+
 RESOLVE_TIMEOUT = BarrierTimeout(900.0, warn_after=120.0)
 """Of a rank with the others of its round; less than the training process has with its sidecar."""
 
@@ -84,7 +87,8 @@ class CommitService:
         self._sealed_steps, self._saving_ranks = SealedSteps(), SavingRanks()
         self._scheduler = PersistScheduler(
             settings.persist_seconds,
-            time.time_ns(),
+            # Members compare numbers for equality: it differs from those of a predecessor.
+            secrets.randbits(_NUMBER_BITS),
             settings.persist_steps,
             keep_every=settings.retention_exceptions.every,
         )
@@ -279,6 +283,7 @@ class CommitService:
 
     def _begin_round(self, current: RoundId) -> None:
         self._committer.begin_round(current)
+        self._committer.rescan()
 
     async def _select_restore_step(
         self, current: RoundId, requests: Sequence[RestoreStepRequest]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -32,6 +33,7 @@ from rover_kf.sidecar.settings import SidecarSettings
 
 _log = logging.getLogger(__name__)
 
+_NUMBER_BITS = 62
 _PROBE_SECONDS = 2.0
 
 
@@ -49,8 +51,8 @@ class ReplicationScheduler:
     ) -> None:
         self._peers, self._persisting = peers, persisting
         self._placement = ReplicaPlacement(
-            # Above all that a coordinator before this one has counted: members remember that.
-            number=time.time_ns(),
+            # Members compare numbers for equality: it differs from those of a predecessor.
+            number=secrets.randbits(_NUMBER_BITS),
             keeper=settings.keeper_host,
             min_keeper_rate=min(
                 MIN_KEEPER_RATE, (settings.checkpoint_replica_bandwidth or math.inf) / 2
