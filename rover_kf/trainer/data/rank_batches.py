@@ -34,18 +34,28 @@ def rank_batches(batches: Batches, order: SampleOrder) -> Iterator[RankBatch]:
     """
     step = 0
     while step < batches.steps:
-        size = batches.end_of(step) - batches.begin_of(step)
-        parts = batches.parts_of(size)
-        at_once = max(AT_ONCE // sum(part.samples for part in parts), 1)
-        # All of one size: only the epoch's last batch is smaller.
-        end = min(step + at_once, max(batches.full, step + 1))
-        begins = torch.arange(batches.begin_of(step), batches.begin_of(end), batches.batch)
-        own = torch.cat([torch.arange(part.begin, part.end) for part in parts])
-        indices = order.samples_at((begins[:, None] + own).flatten()).tolist()
-        sized, at = [(part, part.samples) for part in parts], 0
+        whole = batches.parts_of(min(batches.batch, batches.samples))
+        at_once = max(AT_ONCE // sum(part.samples for part in whole), 1)
+        end = min(step + at_once, batches.steps)
+        full = min(end, batches.full)
+        begins = torch.arange(batches.begin_of(step), batches.begin_of(full), batches.batch)
+        positions = [(begins[:, None] + _positions(whole)).flatten()]
+        smaller: tuple[BatchPart, ...] = ()
+        if end > full:  # only the epoch's last batch is smaller
+            smaller = batches.parts_of(batches.samples - batches.begin_of(full))
+            positions.append(_positions(smaller) + batches.begin_of(full))
+        # One call: each costs as much as many samples.
+        indices = order.samples_at(torch.cat(positions)).tolist()
+        at = 0
         for number in range(step, end):
             done = batches.end_of(number)
-            for part, samples in sized:
+            for part in whole if number < full else smaller:
+                samples = part.end - part.begin
                 yield RankBatch(part, done, indices[at : at + samples])
                 at += samples
         step = end
+
+
+def _positions(parts: tuple[BatchPart, ...]) -> torch.Tensor:
+    """The places in its batch of what the rank computes."""
+    return torch.cat([torch.arange(part.begin, part.end) for part in parts])
