@@ -28,7 +28,6 @@ from rover_kf.client import RoverClient
 from tests.support.jobs.embedded_job import EmbeddedJob, client_in
 from tests.support.jobs.job_holdings import KEPT, Holdings, held_by_job
 from tests.support.jobs.job_manifests import make_job, trainer_of
-from tests.support.states import identities
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]

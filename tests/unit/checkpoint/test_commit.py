@@ -140,11 +140,21 @@ def test_what_was_given_up_is_collected_where_nothing_is_good():
     folders = _folders((1, 10), (2, 10), (2, 20), (2, 30), (2, 40))
     unfinished = [folders[index] for index in (0, 1, 3, 4)]
     gone = retention.deletable(
-        folders, [], unfinished, keep=3, current=identities.round_id(2), below=identities.state(40, 2)
+        folders,
+        [],
+        unfinished,
+        keep=3,
+        current=identities.round_id(2),
+        below=identities.state(40, 2),
     )
     assert [(f.state.round.number, f.step) for f in gone] == [(2, 10), (2, 30)]
     gone = retention.deletable(
-        folders, [folders[1]], unfinished, keep=3, current=identities.round_id(2), below=identities.state(40, 2)
+        folders,
+        [folders[1]],
+        unfinished,
+        keep=3,
+        current=identities.round_id(2),
+        below=identities.state(40, 2),
     )
     assert [(f.state.round.number, f.step) for f in gone] == [(1, 10), (2, 30)]
 
