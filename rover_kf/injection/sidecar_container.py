@@ -111,6 +111,7 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_CHECKPOINT_KEEP: policy.checkpoint.keep,
         names.ENV_CHECKPOINT_KEEP_EVERY: policy.checkpoint.keep_every or "",
         names.ENV_CHECKPOINT_KEEP_BEST: policy.checkpoint.keep_best or "",
+        names.ENV_CHECKPOINT_ADOPT_FROM: policy.checkpoint.adopt_from or "",
         names.ENV_CHECKPOINT_CHECK_EVERY: policy.checkpoint.verify_replicas_every,
         names.ENV_PERSIST_SECONDS: policy.checkpoint.persist_seconds,
         names.ENV_PERSIST_STEPS: policy.checkpoint.persist_steps,

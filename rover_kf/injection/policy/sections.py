@@ -106,6 +106,12 @@ class CheckpointPolicy(PolicySection):
         "accuracy:max:2",
     )
     """The best checkpoints by that metric stay as long as they are the best."""
+    adopt_from: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$",
+        description="the job that wrote the checkpoints at this path, as namespace/name",
+    )
+    """That job's checkpoints become this job's; any other owner is rejected."""
     persist_seconds: Seconds = Field(
         default=60.0, ge=0, description="seconds (60) or a duration (5s, 2m), 0 or more"
     )

@@ -67,6 +67,15 @@ def test_the_sidecar_is_told_everything_it_reads():
     assert str(found.volume_path) == "/rover"
 
 
+def test_the_sidecar_knows_its_owner_and_whose_checkpoints_it_adopts():
+    """Two jobs of one name in two namespaces are two owners."""
+    job = make_job(policy={"checkpoint.adopt-from": "team-a/train"})
+    variables = environment_of(container_of(injected(job), names.SIDECAR_CONTAINER))
+    variables |= {names.ENV_REPLICA_INDEX: "0", names.ENV_NAMESPACE: "team-b"}
+    found = sidecar_settings.read(variables)
+    assert (found.owner, found.checkpoint_adopt_from) == (f"team-b/{found.job}", "team-a/train")
+
+
 def test_the_sidecar_knows_which_checkpoints_to_spare():
     """As the policy says; nothing is spared without it, and a wrong variable is named."""
     rules = {"checkpoint.keep-every": "100", "checkpoint.keep-best": "accuracy:max:2"}
