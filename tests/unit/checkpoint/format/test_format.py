@@ -98,7 +98,9 @@ def test_the_manifest_is_as_described(folder):
     body = json.dumps(whole["manifest"], sort_keys=True, separators=(",", ":")).encode()
     assert crc32c.crc32c(body) == whole["crc32c"]
     manifest = whole["manifest"]
-    assert (manifest["step"], manifest["generation"], manifest["format"]) == (7, 1, 1)
+    state = {"round": {"generation": 0, "number": 1}, "step": 7, "save": 1}
+    assert (manifest["state"], manifest["origin"]) == (state, state)
+    assert (manifest["owner"], manifest["format"]) == ("default/demo", 2)
     assert (manifest["world_size"], manifest["replicated"], manifest["pieces"]) == (2, True, False)
     for rank, file in enumerate(manifest["files"]):
         data = (folder / file["name"]).read_bytes()

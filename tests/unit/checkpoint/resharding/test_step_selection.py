@@ -161,16 +161,16 @@ def test_what_another_release_wrote_costs_a_step_and_stays(tmp_path):
     """The warning names it; with nothing else there the error does."""
     told: list[str] = []
     storage = Failing(tmp_path / "job", 0)
-    newer = storage.folder(20, 1)
+    newer = storage.folder(identities.state(20))
     path = pathlib.Path(newer.manifest_location)
-    tree = json.loads(path.read_bytes())["manifest"] | {"format": 2}
+    tree = json.loads(path.read_bytes())["manifest"] | {"format": 3}
     signed = {"manifest": tree, "crc32c": crc32c.crc32c(manifest._canonical(tree))}
     path.write_text(json.dumps(signed))
     found = step_selection.select_step(storage, _holds(0), (), told.append, pause=pytest.fail)
-    assert found[0].step == 10
-    assert "has format 2; this release reads 1" in told[0]
-    storage.remove(storage.folder(10, 1))
-    with pytest.raises(errors.CheckpointError, match="has format 2"):
+    assert found[0].state.step == 10
+    assert "has format 3; this release reads 2" in told[0]
+    storage.remove(storage.folder(identities.state(10)))
+    with pytest.raises(errors.CheckpointError, match="has format 3"):
         step_selection.select_step(storage, _holds(0), (), told.append, pause=pytest.fail)
     assert storage.folders() == (newer,)
 

@@ -310,7 +310,7 @@ def test_retention_leaves_all_when_nothing_is_good(place):
 
 @pytest.mark.parametrize(
     "change",
-    [{"format": 2}, {"world_size": [2, 4]}, {"files": {"0": "rank-00000.safetensors"}}],
+    [{"format": 3}, {"world_size": [2, 4]}, {"files": {"0": "rank-00000.safetensors"}}],
     ids=["format", "field", "files"],
 )
 def test_retention_leaves_what_another_release_wrote(place, change):
@@ -325,7 +325,7 @@ def test_retention_leaves_what_another_release_wrote(place, change):
     with pytest.raises(errors.UnknownFormat, match="cannot read it"):
         place.storage.load(newer)
     with pytest.raises(errors.StorageError, match=newer.name):
-        place.storage.collect(2, generation=3)
+        place.storage.collect(2, current=identities.round_id(3))
     assert [folder.step for folder in place.storage.complete_folders()] == [900, 1000, 910]
 
 
@@ -336,8 +336,27 @@ def test_retention_leaves_a_manifest_of_another_kind(place):
     for step in (2, 3):
         _save(place.storage, step, 2)
     with pytest.raises(errors.StorageError, match=newer.name):
-        place.storage.collect(1, generation=2)
+        place.storage.collect(1, current=identities.round_id(2))
     assert [folder.step for folder in place.storage.folders()] == [1, 3]
+
+
+def test_a_checkpoint_of_format_1_is_read(place):
+    """Its folder says step and round; it has no owner."""
+    content = b"a state of an earlier format"
+    folder = place.storage.folder(identities.state(7, 3))
+    assert folder.name == "step-000000000007-3"
+    file = place.storage.write_rank(folder, 0, iter([memoryview(content)]), len(content))
+    plain = {
+        "step": 7, "generation": 3, "world_size": 1, "replicated": True,
+        "files": [dataclasses.asdict(file)], "saved_at": 9.5, "format": 1, "pieces": False,
+        "metrics": {"loss": 0.25},
+    }  # fmt: skip
+    path = place.file(folder, manifest.NAME)
+    path.write_bytes(_signed_anew(json.dumps({"manifest": plain}).encode()))
+    found = place.storage.verify(place.storage.complete_folders()[0])
+    assert (found.state, found.origin) == (folder.state, folder.state)
+    assert (found.owner, found.saved_at, found.metrics) == ("", 9.5, {"loss": 0.25})
+    assert found.files == (file,)
 
 
 @pytest.mark.parametrize(
