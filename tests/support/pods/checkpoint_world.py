@@ -120,6 +120,7 @@ class World:
         runner: of coroutines.
         files: how the storage's files are changed.
         keep: how many checkpoints stay.
+        namespace: of the job.
     """
 
     def __init__(
@@ -131,18 +132,23 @@ class World:
         *,
         files: Syscalls | None = None,
         keep: int = 1,
+        namespace: str = "default",
     ) -> None:
         self.form, self.story, self._runner = form, checkpoint_pod.Told(), runner
         self.storage = Reporting(top / JOB, files or Syscalls())
-        changes = {"job": JOB, "checkpoint_path": str(top), "checkpoint_keep": keep}
+        changes = {
+            "job": JOB,
+            "namespace": namespace,
+            "checkpoint_path": str(top),
+            "checkpoint_keep": keep,
+        }
         settings = [
             checkpoint_pod.settings_of(home / str(rank), pod=f"pod-{rank}", **changes)
             for rank in range(form.world_size)
         ]
-        here = Here()
-        self.commits = here.commits = CommitService(
-            settings[0], self.story, here, storage=self.storage
-        )
+        self._here, self._settings = Here(), settings[0]
+        here = self._here
+        self.commits = self.start_coordinator()
         self.slots = [PodSlots(item) for item in settings]
         self._restorers = [
             Restorer(
@@ -155,6 +161,12 @@ class World:
             )
             for item, slots in zip(settings, self.slots, strict=True)
         ]
+
+    def start_coordinator(self) -> CommitService:
+        """A coordinator, which takes the place of the one before."""
+        made = CommitService(self._settings, self.story, self._here, storage=self.storage)
+        self._here.commits = self.commits = made
+        return made
 
     def forget(self) -> None:
         """The slots hold nothing, as those of new pods."""
