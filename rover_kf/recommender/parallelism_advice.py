@@ -42,7 +42,7 @@ class ParallelismContext:
 
     def bytes_of(self, config: ParallelConfig) -> float:
         """Of one device."""
-        return self.device.bytes_at(self._micro(config), config, self.processes)
+        return self.device.bytes_at(self.micro_batch(config), config, self.processes)
 
     def seconds_of(self, config: ParallelConfig) -> float:
         """Of a whole step; 0 if no step was timed."""
@@ -50,7 +50,7 @@ class ParallelismContext:
         if not real:
             return 0.0
         constant, slope = fit_line(real)
-        alone = config.accumulation * (constant + slope * self._micro(config))
+        alone = config.accumulation * (constant + slope * self.micro_batch(config))
         if self.processes == 1:
             return alone
         ring = 2.0 * (self.processes - 1) / self.processes
@@ -65,9 +65,6 @@ class ParallelismContext:
 
     def micro_batch(self, config: ParallelConfig) -> int:
         """Samples of a process in one micro-batch."""
-        return math.ceil(self._micro(config))
-
-    def _micro(self, config: ParallelConfig) -> float:
         return math.ceil(self.device.batch / config.accumulation)
 
 

@@ -32,6 +32,7 @@ from rover_kf.scaling.decision_input import (
     ROLL_BACK,
     SCALE,
     UNKNOWN_WORK_SECONDS,
+    Candidate,
     Decided,
     DecisionInput,
 )
@@ -44,17 +45,6 @@ VOTES = 2
 
 STARVED = 0.1
 """Of a step, spent waiting for data: more is told where more replicas are reckoned with."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
-    """A size that might be gone to."""
-
-    size: int
-    rate: float
-    """Samples per second, the model's word."""
-    expected_cost: float
-    """Expected cost J of going there, with the way there and perhaps back."""
 
 
 def decide(
@@ -144,19 +134,16 @@ class ReplicaDecision(DecisionInput[int]):
         """Ranks that the job has with so many Worker replicas."""
         return (replicas + self.observation.masters) * self.observation.processes_per_node
 
-    def candidates(
+    def offers(
         self, model: ThroughputModel, sizes: Iterable[int], home: tuple[int, float]
-    ) -> list[Candidate]:
-        """Those of the sizes that are allowed and not banned, cheapest first."""
-        banned = self.state.banned(self.now)
-        found = []
-        for size in sizes:
-            if size not in banned:
-                world = self.world_size(size)
-                rate = model.rate(world)
-                cost = self.expected_cost(size, rate, model.spread(world), home)
-                found.append(Candidate(size, rate, cost))
-        return sorted(found, key=lambda offer: offer.expected_cost)
+    ) -> list[Candidate[int]]:
+        """Those of the sizes that are not banned, cheapest first."""
+
+        def predict(size: int) -> tuple[float, float]:
+            world = self.world_size(size)
+            return model.rate(world), model.spread(world)
+
+        return self.candidates(sizes, predict, home)
 
     def check(self) -> Decided | None:
         """Who does not train yet, and the owner's bounds."""
@@ -183,7 +170,7 @@ class ReplicaDecision(DecisionInput[int]):
             return self.stay(blocked or "no throughput measured yet"), self.state
         home = (current, self.rate)
         near = [k for k in policy.allowed() if current <= 2 * k and k <= 2 * current]
-        found = self.candidates(model, [k for k in near if k != current], home)
+        found = self.offers(model, [k for k in near if k != current], home)
         if not found:
             return self._reset(f"no other size than {current} may be tried now")
         size, rate = found[0].size, found[0].rate
@@ -248,14 +235,14 @@ class ReplicaDecision(DecisionInput[int]):
         decision = case.decision(ROLL_BACK, home, reason, home_rate)
         return decision, dataclasses.replace(case.state, move=back)
 
-    def better_candidate(self, home: tuple[int, float]) -> Candidate | None:
+    def better_candidate(self, home: tuple[int, float]) -> Candidate[int] | None:
         """A size on the way that is expected to be cheaper than home: the restart is due anyway."""
         model = self.observation.model
         if model is None or not self.windows:
             return None
         low, high = sorted((home[0], self.current))
         between = [size for size in self.policy.allowed() if low < size < high]
-        found = self.candidates(model, between, home)
+        found = self.offers(model, between, home)
         there = self.cost(*home) + self.change_cost(home[0])
         return found[0] if found and found[0].expected_cost < there else None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from rover_kf.api.decisions import ScaleDecision
@@ -56,6 +57,17 @@ class ScalingProposal:
     """None while a change that is written down has still to be made."""
     state: ScalingState = dataclasses.field(default_factory=ScalingState)
     """To be kept with the decision."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate(Generic[Size]):
+    """A size that might be gone to."""
+
+    size: Size
+    rate: float
+    """As a model predicts."""
+    expected_cost: float
+    """J of going there, with the way there and perhaps back."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,17 +200,31 @@ class DecisionInput(abc.ABC, Generic[Size]):
         """Replica-seconds that going to the size takes."""
         return self.change_seconds(size) * self.cost_per_second(size)
 
-    def expected_cost(
-        self, size: Size, rate: float, spread: float, home: tuple[Size, float]
-    ) -> float:
-        """What a size is expected to cost, if it is tried, and left again where it is worse.
+    def candidates(
+        self,
+        sizes: Iterable[Size],
+        predict: Callable[[Size], tuple[float, float]],
+        home: tuple[Size, float],
+    ) -> list[Candidate[Size]]:
+        """Those of the sizes that are not banned, cheapest first.
 
         Args:
-            size: that is tried.
-            rate: of it, as a model predicts.
-            spread: of that in log space.
-            home: what is gone back to, with its rate.
+            sizes: within reach.
+            predict: rate of a size, and the spread of that in log space.
+            home: what is gone back to where a size disappoints, with its rate.
         """
+        banned = self.state.banned_setups(self.now)
+        found = []
+        for size in sizes:
+            if self.counts(size) not in banned:
+                rate, spread = predict(size)
+                found.append(Candidate(size, rate, self._expected_cost(size, rate, spread, home)))
+        return sorted(found, key=lambda offer: offer.expected_cost)
+
+    def _expected_cost(
+        self, size: Size, rate: float, spread: float, home: tuple[Size, float]
+    ) -> float:
+        """What a size is expected to cost, if it is tried, and left again where it is worse."""
         back = self.cost(*home) + self.change_seconds(size) * self.cost_per_second(home[0])
         total = 0.0
         for quantile in QUANTILES:

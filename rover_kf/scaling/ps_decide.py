@@ -30,6 +30,7 @@ from rover_kf.scaling.decision_input import (
     ROLL_BACK,
     SCALE,
     UNKNOWN_WORK_SECONDS,
+    Candidate,
     Decided,
     DecisionInput,
 )
@@ -106,17 +107,6 @@ def may_change(policy: AutoscalingPolicy, setup: ServerSetup) -> bool:
     """Whether any other size is allowed at all."""
     others = any(workers != setup.workers for workers in policy.allowed())
     return others or policy.max_servers > setup.servers
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PsCandidate:
-    """A setup that might be gone to."""
-
-    setup: ServerSetup
-    rate: float
-    """Steps a second that are predicted there."""
-    expected_cost: float
-    """Expected cost of going there, with the way there and perhaps back."""
 
 
 def decide(
@@ -228,18 +218,23 @@ class PsDecision(DecisionInput[ServerSetup]):
         """Find the cheapest setup within reach and see whether going there pays."""
         if self.nearly_done:
             return self.stay("nearly done"), self.state
-        found = self._candidates()
+        law = self.observation.model
+        spread = UNKNOWN_SPREAD if law is None else law.log_width / NINE_IN_TEN
+        home = (self.current, self.rate)
+        found = self.candidates(
+            self._setups(law), lambda setup: (self.predict_rate(setup), spread), home
+        )
         if not found:
             return self.stay(self._no_candidate_reason()), self.state
         best = next((one for one in found if self._pays_off(one)), found[0])
-        present = self.cost(self.current, self.rate)
+        present = self.cost(*home)
         saving = (present - best.expected_cost) / present
         move = self._move(best)
         known = ", as if it were as fast as the others: nothing is known yet"
         numbers = (
             f"{move.change}: {self.rate:.3g} -> {best.rate:.3g} steps/s predicted"
-            f"{'' if self.observation.model else known}, {self.seconds_left:.0f} s of work left, "
-            f"{self.change_seconds(best.setup):.0f} s a "
+            f"{'' if law else known}, {self.seconds_left:.0f} s of work left, "
+            f"{self.change_seconds(best.size):.0f} s a "
             f"change{' through suspension' if move.cycles else ''}, saves {saving:.0%} of the cost"
         )
         if saving <= self.policy.hysteresis:
@@ -250,23 +245,9 @@ class PsDecision(DecisionInput[ServerSetup]):
             why = self._too_early(best, move)
         if why:
             return self.stay(f"{numbers}; {why}"), self.state
-        decision = self.decision(SCALE, best.setup, numbers, best.rate)
+        decision = self.decision(SCALE, best.size, numbers, best.rate)
         move = dataclasses.replace(move, reason=numbers)
         return decision, dataclasses.replace(self.state, move=move)
-
-    def _candidates(self) -> list[PsCandidate]:
-        """Setups that are allowed, within reach and not banned, cheapest first."""
-        banned, law = self.state.banned_setups(self.now), self.observation.model
-        spread = UNKNOWN_SPREAD if law is None else law.log_width / NINE_IN_TEN
-        home = (self.current, self.rate)
-        found = []
-        for setup in self._setups(law):
-            if self.counts(setup) not in banned:
-                rate = self.predict_rate(setup)
-                found.append(
-                    PsCandidate(setup, rate, self.expected_cost(setup, rate, spread, home))
-                )
-        return sorted(found, key=lambda offer: offer.expected_cost)
 
     def _setups(self, law: PsModel | None) -> Iterator[ServerSetup]:
         here, policy = self.current, self.policy
@@ -281,28 +262,28 @@ class PsDecision(DecisionInput[ServerSetup]):
             if one_more if law is None else law.reaches(setup):
                 yield setup
 
-    def _pays_off(self, candidate: PsCandidate) -> bool:
+    def _pays_off(self, candidate: Candidate[ServerSetup]) -> bool:
         """Whether what the setup gains in the time left is twice what the change costs, by the law.
 
         Time where it is faster, cost where it is smaller.
         """
         if candidate.rate > self.rate:
             gained = self.seconds_left * (candidate.rate - self.rate)
-            return gained > 2 * self.change_seconds(candidate.setup) * candidate.rate
-        saved = self.cost(self.current, self.rate) - self.cost(candidate.setup, candidate.rate)
-        return saved > 2 * self.change_cost(candidate.setup)
+            return gained > 2 * self.change_seconds(candidate.size) * candidate.rate
+        saved = self.cost(self.current, self.rate) - self.cost(candidate.size, candidate.rate)
+        return saved > 2 * self.change_cost(candidate.size)
 
-    def _too_early(self, best: PsCandidate, move: Move) -> str:
+    def _too_early(self, best: Candidate[ServerSetup], move: Move) -> str:
         """Why not at once; empty if it may be.
 
         A change that was verified may be followed by another one of its direction.
         """
         state = self.state
         onwards = state.verified and (state.direction > 0) == (move.target_size > move.origin_size)
-        return "" if onwards else self.pause_reason(self.change_seconds(best.setup))
+        return "" if onwards else self.pause_reason(self.change_seconds(best.size))
 
-    def _move(self, candidate: PsCandidate) -> Move:
-        here, there = self.current, candidate.setup
+    def _move(self, candidate: Candidate[ServerSetup]) -> Move:
+        here, there = self.current, candidate.size
         return Move(
             origin=here.workers,
             target=there.workers,
