@@ -135,7 +135,7 @@ class ReplicaDecision(DecisionInput[int]):
         return (replicas + self.observation.masters) * self.observation.processes_per_node
 
     def offers(
-        self, model: ThroughputModel, sizes: Iterable[int], home: tuple[int, float]
+        self, model: ThroughputModel, sizes: Iterable[int], fallback: tuple[int, float]
     ) -> list[Candidate[int]]:
         """Those of the sizes that are not banned, cheapest first."""
 
@@ -143,7 +143,7 @@ class ReplicaDecision(DecisionInput[int]):
             world = self.world_size(size)
             return model.rate(world), model.spread(world)
 
-        return self.candidates(sizes, predict, home)
+        return self.candidates(sizes, predict, fallback)
 
     def check(self) -> Decided | None:
         """Who does not train yet, and the owner's bounds."""
@@ -159,7 +159,7 @@ class ReplicaDecision(DecisionInput[int]):
         reason = f"{current} replicas are outside of the allowed {allowed[0]}..{allowed[-1]}"
         model = self.observation.model
         rate = self.rate if model is None else model.rate(self.world_size(target))
-        return self.start_move(target, rate, home=None, reason=reason)
+        return self.start_move(target, rate, fallback=None, reason=reason)
 
     def optimise(self) -> Decided:
         """Find the cheapest size within reach and see whether going there pays."""
@@ -168,13 +168,13 @@ class ReplicaDecision(DecisionInput[int]):
         model = None if blocked else self.observation.model
         if model is None:
             return self.stay(blocked or "no throughput measured yet"), self.state
-        home = (current, self.rate)
+        fallback = (current, self.rate)
         near = [k for k in policy.allowed() if current <= 2 * k and k <= 2 * current]
-        found = self.offers(model, [k for k in near if k != current], home)
+        found = self.offers(model, [k for k in near if k != current], fallback)
         if not found:
             return self._reset(f"no other size than {current} may be tried now")
         size, rate = found[0].size, found[0].rate
-        present = self.cost(*home)
+        present = self.cost(*fallback)
         saving = (present - found[0].expected_cost) / present
         change_seconds = self.change_seconds(size)
         numbers = (
@@ -202,9 +202,9 @@ class ReplicaDecision(DecisionInput[int]):
         state = dataclasses.replace(self.state, votes=votes, vote_direction=direction)
         if self.state.direction == -direction and votes < VOTES:
             return self.stay(f"{numbers}; a change of direction waits for a second window"), state
-        home = (self.current, self.rate)
+        fallback = (self.current, self.rate)
         voted = dataclasses.replace(self, state=state)
-        return voted.start_move(size, rate, home=home, reason=numbers)
+        return voted.start_move(size, rate, fallback=fallback, reason=numbers)
 
     def _reset(self, reason: str) -> Decided:
         return self.stay(reason), dataclasses.replace(self.state, votes=0, vote_direction=0)
@@ -217,45 +217,47 @@ class ReplicaDecision(DecisionInput[int]):
         case = dataclasses.replace(
             self, state=dataclasses.replace(state, votes=0, vote_direction=0)
         )
-        home, home_rate = self.fallback(move)
-        offer = case.better_candidate((home, home_rate))
+        fallback, fallback_rate = self.fallback(move)
+        offer = case.better_candidate((fallback, fallback_rate))
         if offer is not None:
-            reason = f"{offer.size} replicas promise more than going back to {home}: {why}"
-            return case.start_move(offer.size, offer.rate, home=(home, home_rate), reason=reason)
-        reason = f"going back to {home} replicas: {why}"
+            reason = f"{offer.size} replicas promise more than going back to {fallback}: {why}"
+            return case.start_move(
+                offer.size, offer.rate, fallback=(fallback, fallback_rate), reason=reason
+            )
+        reason = f"going back to {fallback} replicas: {why}"
         back = Move(
             origin=move.target,
-            target=home,
+            target=fallback,
             decided_at=self.now,
             rolls_back=True,
             baseline=self.rate,
-            predicted=home_rate,
+            predicted=fallback_rate,
             reason=reason,
         )
-        decision = case.decision(ROLL_BACK, home, reason, home_rate)
+        decision = case.decision(ROLL_BACK, fallback, reason, fallback_rate)
         return decision, dataclasses.replace(case.state, move=back)
 
-    def better_candidate(self, home: tuple[int, float]) -> Candidate[int] | None:
+    def better_candidate(self, fallback: tuple[int, float]) -> Candidate[int] | None:
         """A size on the way that is expected to be cheaper than home: the restart is due anyway."""
         model = self.observation.model
         if model is None or not self.windows:
             return None
-        low, high = sorted((home[0], self.current))
+        low, high = sorted((fallback[0], self.current))
         between = [size for size in self.policy.allowed() if low < size < high]
-        found = self.offers(model, between, home)
-        there = self.cost(*home) + self.change_cost(home[0])
+        found = self.offers(model, between, fallback)
+        there = self.cost(*fallback) + self.change_cost(fallback[0])
         return found[0] if found and found[0].expected_cost < there else None
 
     def start_move(
-        self, target: int, rate: float, *, home: tuple[int, float] | None, reason: str
+        self, target: int, rate: float, *, fallback: tuple[int, float] | None, reason: str
     ) -> Decided:
         """Go to the target; it needs to be no dearer than home, if there is one.
 
         Args:
             target: Worker replicas.
             rate: samples per second that are predicted there.
-            home: what is gone back to if the target disappoints, with its rate; None: it is gone to
-                for other reasons.
+            fallback: what is gone back to if the target disappoints, with its rate; None: it is
+                gone to for other reasons.
             reason: one sentence.
         """
         move = Move(
@@ -266,12 +268,12 @@ class ReplicaDecision(DecisionInput[int]):
             predicted=rate,
             reason=reason,
         )
-        if home is not None:
-            size, home_rate = home
-            needed = home_rate * self.cost_per_second(target) / self.cost_per_second(size)
+        if fallback is not None:
+            size, fallback_rate = fallback
+            needed = fallback_rate * self.cost_per_second(target) / self.cost_per_second(size)
             move = dataclasses.replace(move, needed=needed)
             if size != self.current:
-                move = dataclasses.replace(move, fallback_size=size, fallback_rate=home_rate)
+                move = dataclasses.replace(move, fallback_size=size, fallback_rate=fallback_rate)
         decision = self.decision(SCALE, target, reason, rate)
         return decision, dataclasses.replace(self.state, move=move)
 

@@ -178,9 +178,9 @@ class DecisionInput(abc.ABC, Generic[Size]):
         )
         if self.rate >= move.needed * (1 - TOLERANCE):
             return self.stay(f"verified: {numbers}"), dataclasses.replace(done, verified=True)
-        home, home_rate = self.fallback(move)
-        saved = self.cost(self.current, self.rate) - self.cost(home, home_rate)
-        late = saved <= self.change_cost(home) or self.nearly_done
+        fallback, fallback_rate = self.fallback(move)
+        saved = self.cost(self.current, self.rate) - self.cost(fallback, fallback_rate)
+        late = saved <= self.change_cost(fallback) or self.nearly_done
         if why := "too late to go back" if late else self.return_blocker(move):
             done = done.with_ban(move.target, policy.ban_seconds, self.now, move.target_servers)
             return self.stay(f"disappointing, but it stays: {why}; {numbers}"), done
@@ -204,38 +204,40 @@ class DecisionInput(abc.ABC, Generic[Size]):
         self,
         sizes: Iterable[Size],
         predict: Callable[[Size], tuple[float, float]],
-        home: tuple[Size, float],
+        fallback: tuple[Size, float],
     ) -> list[Candidate[Size]]:
         """Those of the sizes that are not banned, cheapest first.
 
         Args:
             sizes: within reach.
             predict: rate of a size, and the spread of that in log space.
-            home: what is gone back to where a size disappoints, with its rate.
+            fallback: what is gone back to where a size disappoints, with its rate.
         """
         banned = self.state.banned_setups(self.now)
         found = []
         for size in sizes:
             if self.counts(size) not in banned:
                 rate, spread = predict(size)
-                found.append(Candidate(size, rate, self._expected_cost(size, rate, spread, home)))
+                found.append(
+                    Candidate(size, rate, self._expected_cost(size, rate, spread, fallback))
+                )
         return sorted(found, key=lambda offer: offer.expected_cost)
 
     def _expected_cost(
-        self, size: Size, rate: float, spread: float, home: tuple[Size, float]
+        self, size: Size, rate: float, spread: float, fallback: tuple[Size, float]
     ) -> float:
         """What a size is expected to cost, if it is tried, and left again where it is worse."""
-        back = self.cost(*home) + self.change_seconds(size) * self.cost_per_second(home[0])
+        back = self.cost(*fallback) + self.change_seconds(size) * self.cost_per_second(fallback[0])
         total = 0.0
         for quantile in QUANTILES:
             there = rate * math.exp(spread * quantile)
-            total += min(self.cost(size, there), back + self._trial_cost(size, there, home))
+            total += min(self.cost(size, there), back + self._trial_cost(size, there, fallback))
         return total / len(QUANTILES) + self.change_cost(size)
 
-    def _trial_cost(self, size: Size, rate: float, home: tuple[Size, float]) -> float:
+    def _trial_cost(self, size: Size, rate: float, fallback: tuple[Size, float]) -> float:
         """What is lost while windows show that the size is worse than home."""
         seconds = min(self.policy.settle_windows * self.policy.window_seconds, self.seconds_left)
-        work_at_home = self.cost_per_second(home[0]) / home[1]
+        work_at_home = self.cost_per_second(fallback[0]) / fallback[1]
         return max(0.0, seconds * self.cost_per_second(size) - seconds * rate * work_at_home)
 
     def pause_reason(self, change_seconds: float) -> str:

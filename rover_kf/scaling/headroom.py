@@ -35,7 +35,7 @@ class PodHeadroom:
     reason: str = ""
     """What it ends at, by name; empty where nothing does."""
     bound: str = ""
-    """The same as one word: NODES, or what ``of_quota`` calls a quota."""
+    """The same as one word: NODES, or what ``quota_bound`` calls a quota."""
 
 
 def quota_bound(name: str) -> str:

@@ -220,14 +220,14 @@ class PsDecision(DecisionInput[ServerSetup]):
             return self.stay("nearly done"), self.state
         law = self.observation.model
         spread = UNKNOWN_SPREAD if law is None else law.log_width / NINE_IN_TEN
-        home = (self.current, self.rate)
+        fallback = (self.current, self.rate)
         found = self.candidates(
-            self._setups(law), lambda setup: (self.predict_rate(setup), spread), home
+            self._setups(law), lambda setup: (self.predict_rate(setup), spread), fallback
         )
         if not found:
             return self.stay(self._no_candidate_reason()), self.state
         best = next((one for one in found if self._pays_off(one)), found[0])
-        present = self.cost(*home)
+        present = self.cost(*fallback)
         saving = (present - best.expected_cost) / present
         move = self._move(best)
         known = ", as if it were as fast as the others: nothing is known yet"

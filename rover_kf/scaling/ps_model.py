@@ -102,7 +102,7 @@ def last_change_at(setups: Sequence[ServerSetup], windows: Iterable[Throughput])
     """When a setup last became another than it had been: Unix seconds; 0 if none has.
 
     Code, data or the machines have changed then, and nothing from before tells of what comes. The
-    rule is that of the ring's law (``medians``).
+    rule is that of the ring's law (``throughput``).
     """
     return max((_change_time(some) for some in _by_setup(setups, windows).values()), default=0.0)
 

@@ -180,4 +180,4 @@ def accept(
 def _shrink(case: ReplicaDecision, size: int, reason: str) -> tuple[ScaleDecision, ScalingState]:
     model = case.observation.model
     rate = 0.0 if model is None else model.rate(case.world_size(size))
-    return case.start_move(size, rate, home=None, reason=reason)
+    return case.start_move(size, rate, fallback=None, reason=reason)
