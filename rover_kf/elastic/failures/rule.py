@@ -123,7 +123,10 @@ class Rule:
         return (
             (not self.codes or evidence.exit_code in self.codes)
             and (not self.errors or (error is not None and bool(self.errors & _names(error))))
-            and (not self.causes or (error is not None and bool(self.causes & _all_names(error))))
+            and (
+                not self.causes
+                or (error is not None and bool(self.causes & (_names(error) | set(error.causes))))
+            )
             and (not (self.text or self.logged) or self.matching_line(evidence) != "")
             and (
                 not self.reasons
@@ -143,10 +146,6 @@ class Rule:
 
 def _names(error: TrainingError) -> frozenset[str]:
     return frozenset({error.type, *error.bases})
-
-
-def _all_names(error: TrainingError) -> frozenset[str]:
-    return _names(error) | frozenset(error.causes)
 
 
 def _messages(evidence: ExitEvidence) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ def main_thread_location(text: str) -> str:
     frames = main_thread(text)
     if not frames:
         return ""
-    script = next((one for one in frames if _is_script_frame(one)), frames[0])
+    own = (one for one in frames if not any(part in one.path for part in _NOT_THE_SCRIPT))
+    script = next(own, frames[0])
     called = "" if script is frames[0] else f", called by {script}"
     return f"{frames[0]}{called}"[:MAX_LOCATION_LENGTH]
 
@@ -110,10 +111,6 @@ def format_ranks(ranks: Collection[int], pods: Mapping[int, str]) -> str:
     more = len(named) - MAX_RANKS_SHOWN
     shown = ", ".join(named[:MAX_RANKS_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return f"rank{'s' if len(named) > 1 else ''} {shown}"
-
-
-def _is_script_frame(frame: Frame) -> bool:
-    return not any(part in frame.path for part in _NOT_THE_SCRIPT)
 
 
 STACK_SECONDS = 5.0

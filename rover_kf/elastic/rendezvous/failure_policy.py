@@ -60,14 +60,14 @@ class FailurePolicy:
         """A member is gone: the round breaks, unless it had drained already."""
         world = self.world
         drained = world.drain_at and seat.phase is MemberPhase.WAITING
-        if world.in_round(seat) and not drained:
+        if world.member_index.in_active_round(seat) and not drained:
             world.end_round(reason, planned=planned)
         self._stepless_failure = None
         world.remove(seat)
 
     def on_drained_leave(self, seat: MemberState, reason: str, now: float) -> None:
         """A member is gone that has drained: the others end the same step before the round does."""
-        if self.world.drain_at and self.world.in_round(seat):
+        if self.world.drain_at and self.world.member_index.in_active_round(seat):
             self.shorten_drain(now)
             self.world.remove(seat)
         else:
@@ -187,7 +187,7 @@ class FailurePolicy:
             closed = seat.disconnected_at is not None and now - seat.disconnected_at >= limits.grace
             # A running member's connection may close because its sidecar restarts: only when
             # its peers noticed too (the round broke) is the closed connection a death.
-            if silent or deaf or (closed and not world.in_round(seat)):
+            if silent or deaf or (closed and not world.member_index.in_active_round(seat)):
                 cause = "its connection closed" if closed else "it fell silent"
                 why = f"{world.label(seat)} was lost: {cause}"
                 world.emit_event(names.EVENT_MEMBER_LOST, why, warning=True)

@@ -52,11 +52,6 @@ class MemberState:
     acked_drain: int = 0
     """Drain step that it has been told."""
 
-    def hold_request(self, ticket: int, now: float) -> None:
-        """Note its open request (roster.py knows of it, too)."""
-        self.ticket, self.requested_at = ticket, now
-        self.mark_alive(now)
-
     def mark_alive(self, now: float) -> None:
         """It has said something: it lives."""
         self.last_seen, self.disconnected_at, self.stop_sent_at = now, None, None
@@ -150,7 +145,8 @@ class MemberIndex:
     def hold_request(self, seat: MemberState, ticket: int, now: float) -> None:
         """Keep a request open."""
         self.release_request(seat)
-        seat.hold_request(ticket, now)
+        seat.ticket, seat.requested_at = ticket, now
+        seat.mark_alive(now)
         self._open[ticket] = seat
 
     def release_request(self, seat: MemberState) -> int | None:

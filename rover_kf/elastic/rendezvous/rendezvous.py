@@ -98,7 +98,7 @@ class Rendezvous:
         if self._missed_start(seat, request):
             world.reply(seat, world.start_reply())
             return self._advance(now)
-        if world.in_round(seat):
+        if world.member_index.in_active_round(seat):
             if world.drain_at:
                 self.failure_policy.shorten_drain(now)
             elif seat.phase is not MemberPhase.WAITING:
@@ -286,7 +286,9 @@ class Rendezvous:
         return self.failure_policy.exclusions.denial_reason(request.member)
 
     def _missed_start(self, seat: MemberState, request: JoinRequest) -> bool:
-        running = self.world.in_round(seat) and seat.phase is MemberPhase.RUNNING
+        running = (
+            self.world.member_index.in_active_round(seat) and seat.phase is MemberPhase.RUNNING
+        )
         return running and request.last_round < self.world.round_number
 
     def _member(
@@ -297,7 +299,7 @@ class Rendezvous:
             return None
         seat.mark_alive(now)
         current = self.world.round_number == round_number
-        return seat if current and self.world.in_round(seat) else None
+        return seat if current and self.world.member_index.in_active_round(seat) else None
 
     def _just_ended(self, failure: Failure) -> bool:
         seat = self.world.member_index.get(failure.pod)

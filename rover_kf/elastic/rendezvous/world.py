@@ -136,13 +136,11 @@ class World:
         present = {seat.member.node_rank for seat in self.member_index.values()}
         return tuple(sorted(self.awaited_ranks - present))
 
-    def in_round(self, seat: MemberState) -> bool:
-        """Whether the seat's launcher (this very one) is a member of the active round."""
-        return self.member_index.in_active_round(seat)
-
     def members(self) -> list[MemberState]:
         """Seats of the active round's members."""
-        return [seat for seat in self.member_index.values() if self.in_round(seat)]
+        return [
+            seat for seat in self.member_index.values() if self.member_index.in_active_round(seat)
+        ]
 
     def newcomers(self) -> Collection[MemberState]:
         """Seats that wait for the active round to make room, the first one first."""
