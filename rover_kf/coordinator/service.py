@@ -61,7 +61,7 @@ from rover_kf.elastic.rendezvous.effects import (
     SendReply,
 )
 from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
-from rover_kf.metrics.cpu_series import PodCpuSeries
+from rover_kf.metrics.resource_usage import PodCpuSeries
 from rover_kf.sidecar.event_log import EventLog
 from rover_kf.sidecar.http.app import read, reply
 from rover_kf.sidecar.http.pending_requests import PendingRequests

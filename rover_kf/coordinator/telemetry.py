@@ -14,7 +14,7 @@ from rover_kf.api.membership import Round
 from rover_kf.api.samples import Goodput, StepReport
 from rover_kf.metrics.dataset_progress import DatasetProgress
 from rover_kf.metrics.goodput import GoodputAccount
-from rover_kf.metrics.resource_peaks import ResourcePeaks
+from rover_kf.metrics.resource_usage import ResourcePeaks
 from rover_kf.metrics.windows import ThroughputWindows
 
 

@@ -86,28 +86,18 @@ def render(
         certificate_ends: when the certificate that it shows ends, Unix seconds; 0: it shows none.
     """
     registry = CollectorRegistry()
-    info = Gauge("rover_kf_sidecar_up", "A sidecar that runs.", ["job", "pod"], registry=registry)
-    info.labels(job, pod).set(1)
-    silent = Gauge(
-        "rover_kf_storage_silent_seconds",
-        "How long the checkpoints' folder has hung for this pod; 0: it answers.",
-        ["job", "pod"],
-        registry=registry,
+    _gauge(registry, "sidecar_up", "A sidecar that runs.", 1, job=job, pod=pod)
+    text = "How long the checkpoints' folder has hung for this pod; 0: it answers."
+    _gauge(registry, "storage_silent_seconds", text, silent_seconds, job=job, pod=pod)
+    text = (
+        "When the certificate that this sidecar shows ends, Unix time; 0: sidecars do not encrypt."
     )
-    silent.labels(job, pod).set(silent_seconds)
-    ends = Gauge(
-        "rover_kf_certificate_end_seconds",
-        "When the certificate that this sidecar shows ends, Unix time; 0: sidecars do not encrypt.",
-        ["job", "pod"],
-        registry=registry,
-    )
-    ends.labels(job, pod).set(certificate_ends)
+    _gauge(registry, "certificate_end_seconds", text, certificate_ends, job=job, pod=pod)
     if status is None:
         return generate_latest(registry)
     values = {name: getattr(status, name) for name in (*_GAUGES, *_COUNTERS)}
     for name, text in _GAUGES.items():
-        gauge = Gauge(f"rover_kf_{name}", text, ["job"], registry=registry)
-        gauge.labels(job).set(-1 if values[name] is None else values[name])
+        _gauge(registry, name, text, -1 if values[name] is None else values[name], job=job)
     for name, text in _COUNTERS.items():
         counter = Counter(f"rover_kf_{name}", text, ["job"], registry=registry)
         counter.labels(job).inc(values[name])
@@ -129,11 +119,14 @@ def render(
     )
     for reason in _EVENTS:
         events.labels(job, reason).inc((event_counts or {}).get(reason, 0))
-    kept = Gauge(
-        "rover_kf_storage", "1 where checkpoints go to storage, else 0.", ["job"], registry=registry
-    )
-    kept.labels(job).set(int(storage))
+    _gauge(registry, "storage", "1 where checkpoints go to storage, else 0.", storage, job=job)
     return generate_latest(registry)
+
+
+def _gauge(registry: CollectorRegistry, name: str, text: str, value: float, **labels: str) -> None:
+    """Add a gauge that has one value."""
+    gauge = Gauge(f"rover_kf_{name}", text, list(labels), registry=registry)
+    gauge.labels(**labels).set(value)
 
 
 def _add_data(registry: CollectorRegistry, job: str, statuses: tuple[DataStatus, ...]) -> None:

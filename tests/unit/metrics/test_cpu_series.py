@@ -10,7 +10,7 @@ import pytest
 
 from rover_kf.api.faults.limit_raises import CpuCount
 from rover_kf.launcher import round_runner
-from rover_kf.metrics.cpu_series import MAX_COUNTS, MAX_PODS, CpuSeries, PodCpuSeries
+from rover_kf.metrics.resource_usage import MAX_COUNTS, MAX_PODS, CpuSeries, PodCpuSeries
 
 FIRST = CpuCount(measured_at=100.0, used=50.0, throttled=7, period=0.1, limit=0.5)
 

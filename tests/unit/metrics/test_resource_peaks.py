@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from rover_kf.api.samples import StepReport
-from rover_kf.metrics.resource_peaks import ResourcePeaks
+from rover_kf.metrics.resource_usage import ResourcePeaks
 from rover_kf.trainer.resource_usage import ResourceMeter
 
 MIB = 1 << 20
