@@ -16,9 +16,61 @@ from typing import Protocol
 
 import numpy as np
 
-from rover_kf.simulation.pod_placement import NodePlacer
 from rover_kf.simulation.step_time_tables import StepTable
 from rover_kf.simulation.traces import Arrival, Traces
+
+Hosts = tuple[tuple[int, int], ...]
+"""(node, replicas there)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodePlacer:
+    """Nodes that are alike."""
+
+    nodes: int
+    per_node: int
+
+    def assign(
+        self, sizes: Mapping[str, int], before: Mapping[str, Hosts], *, packs: bool
+    ) -> dict[str, Hosts]:
+        """Places of all jobs.
+
+        Args:
+            sizes: replicas of each job, in the order in which they are placed; 0 has no place.
+            before: where they were.
+            packs: large jobs first, on whole nodes, small ones where least is left over; else from
+                the node with most room on.
+        """
+        places = {
+            name: before[name]
+            for name, size in sizes.items()
+            if size and sum(count for _, count in before.get(name, ())) == size
+        }
+        free = dict.fromkeys(range(self.nodes), self.per_node)
+        for hosts in places.values():
+            for node, count in hosts:
+                free[node] -= count
+        left = [name for name, size in sizes.items() if size and name not in places]
+        left.sort(key=lambda name: -sizes[name] if packs else sizes[name])
+        for name in left:
+            places[name] = _take_nodes(free, sizes[name], packs=packs)
+        return places
+
+
+def _take_nodes(free: dict[int, int], size: int, *, packs: bool) -> Hosts:
+    """Take room for one job."""
+    taken: dict[int, int] = {}
+    while size:
+        fitting = [node for node, room in free.items() if room >= size]
+        if packs and fitting:
+            node = min(fitting, key=lambda n: free[n])
+        else:
+            node = max(free, key=lambda n: free[n])
+        count = min(free[node], size)
+        taken[node] = taken.get(node, 0) + count
+        free[node] -= count
+        size -= count
+    return tuple(sorted(taken.items()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,6 +132,12 @@ class FleetJob:
         if self.arrival.replicas == 1:
             return 1
         return max(1, int(self.arrival.global_batch / self.table.batches[0]))
+
+    def allowed_sizes(self, capacity: int) -> list[int]:
+        """Replicas that it may have: up to a node any number, then whole nodes."""
+        most, node = min(self.max_replicas, capacity, self.table.most_ranks), self.table.per_host
+        small = range(1, min(node, most) + 1)
+        return [*small, *range(2 * node, most + 1, node)]
 
     def step_seconds(self, placement: Sequence[int]) -> float:
         """True seconds of a step of its global batch at a placement."""

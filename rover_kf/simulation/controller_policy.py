@@ -34,7 +34,6 @@ from rover_kf.scaling.policy import AUTO, AutoscalingPolicy
 from rover_kf.scaling.scale_admission import AdmissionInput, admit
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 from rover_kf.simulation.cluster_simulation import ClusterShape, FleetJob
-from rover_kf.simulation.per_job_policies import allowed_sizes
 
 NOISE = 0.03
 """Standard deviation of a window's step time, relative."""
@@ -116,7 +115,7 @@ class ControllerPolicy:
 
     def _register(self, job: FleetJob) -> ControlledJob:
         """Its owner asks for what arrivals say, and lets it have any size that it can have."""
-        sizes = allowed_sizes(job, self._shape.capacity)
+        sizes = job.allowed_sizes(self._shape.capacity)
         policy = AutoscalingPolicy(
             mode=AUTO,
             min=sizes[0],

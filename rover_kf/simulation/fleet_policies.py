@@ -4,7 +4,8 @@
 
 Ours is the controller's decision, job by job (``controlled``); the oracle shares the cluster among
 all jobs each interval by what they are truly worth. Optimus and Pollux are given the true tables
-instead of what they would fit, which makes them stronger.
+instead of what they would fit, which makes them stronger. Some look at the jobs one by one, in the
+order of arrival.
 """
 
 from __future__ import annotations
@@ -12,27 +13,115 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf.scaling.fair_sharing import Claim, allocate
 from rover_kf.simulation.cluster_simulation import ClusterShape, FleetJob, FleetPolicy
 from rover_kf.simulation.controller_policy import ControllerPolicy
-from rover_kf.simulation.per_job_policies import (
-    SpeedRatioFleetPolicy,
-    StaticFleetPolicy,
-    UtilizationFleetPolicy,
-    allowed_sizes,
-)
+
+PACE = 300.0
+"""Seconds between two looks at a job that may grow."""
 
 
-class TiresiasFleetPolicy:
+class ShapedFleetPolicy:
+    """A policy that reckons with the cluster's shape."""
+
+    def __init__(self, shape: ClusterShape) -> None:
+        self._shape = shape
+
+
+class StaticFleetPolicy(ShapedFleetPolicy):
+    """What users ask for, in the order of arrival where there is room; nobody is preempted."""
+
+    packs = True
+
+    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:  # noqa: ARG002 - as the protocol has it
+        """Keep who runs; start who fits."""
+        sizes = {job.name: job.replicas for job in jobs}
+        free = self._shape.capacity - sum(sizes.values())
+        for job in jobs:
+            wanted = self.start(job)
+            if not sizes[job.name] and wanted <= free:
+                sizes[job.name] = wanted
+                free -= wanted
+        return sizes
+
+    def start(self, job: FleetJob) -> int:
+        """Replicas to begin with."""
+        return min(job.arrival.replicas, self._shape.capacity)
+
+
+class GrowingFleetPolicy(StaticFleetPolicy):
+    """Starts as static, then looks at each job every PACE seconds and lets it grow into room."""
+
+    def __init__(self, shape: ClusterShape) -> None:
+        super().__init__(shape)
+        self._last_growth: dict[str, float] = {}
+
+    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:
+        """As static, and growth where there is room."""
+        sizes = dict(super().allocate(jobs, now))
+        free = self._shape.capacity - sum(sizes.values())
+        for job in jobs:
+            looked = self._last_growth.setdefault(job.name, now)
+            if job.replicas and now - looked >= PACE:
+                self._last_growth[job.name] = now
+                fits = [
+                    k
+                    for k in job.allowed_sizes(self._shape.capacity)
+                    if k <= self.desired_replicas(job)
+                ]
+                size = max((k for k in fits if k - job.replicas <= free), default=job.replicas)
+                if size > job.replicas:
+                    free -= size - job.replicas
+                    sizes[job.name] = size
+        return sizes
+
+    def desired_replicas(self, job: FleetJob) -> int:
+        """Replicas that the job should grow to."""
+        raise NotImplementedError
+
+
+class UtilizationFleetPolicy(GrowingFleetPolicy):
+    """A HorizontalPodAutoscaler a job, target 80 % of a utilisation that reads 100 %."""
+
+    def start(self, job: FleetJob) -> int:  # noqa: ARG002 - as the others have it
+        """One."""
+        return 1
+
+    def desired_replicas(self, job: FleetJob) -> int:
+        """The next size that is not below ceil(current / 0.8)."""
+        least = math.ceil(job.replicas / 0.8)
+        sizes = job.allowed_sizes(self._shape.capacity)
+        return next((size for size in sizes if size >= least), sizes[-1])
+
+
+class SpeedRatioFleetPolicy(GrowingFleetPolicy):
+    """DLRover's heuristics: from what the user asks for, grow while it brings a fifth."""
+
+    def __init__(self, shape: ClusterShape) -> None:
+        super().__init__(shape)
+        self._before: dict[str, tuple[int, float]] = {}
+
+    def desired_replicas(self, job: FleetJob) -> int:
+        """At most 8 more or twice as many, unless the last growth brought too little."""
+        rate, present = 1.0 / job.step_seconds(job.placement), job.replicas
+        replicas, old = self._before.get(job.name, (present, rate))
+        if present > replicas and (rate - old) / (present - replicas) / (old / replicas) < 0.2:  # noqa: PLR2004 - DLRover's
+            return present
+        self._before[job.name] = (present, rate)
+        return min(2 * present, present + 8)
+
+
+class TiresiasFleetPolicy(ShapedFleetPolicy):
     """Two queues by attained service (16 GPU-hours), users' replicas, preemption."""
 
     packs = False
     LIMIT = 16 * 3600.0
 
     def __init__(self, shape: ClusterShape) -> None:
-        self._shape = shape
+        super().__init__(shape)
         self._second: dict[str, None] = {}
         self._served: collections.Counter[str] = collections.Counter()
         self._running: set[str] = set()
@@ -56,16 +145,13 @@ class TiresiasFleetPolicy:
         return sizes
 
 
-class OptimusFleetPolicy:
+class OptimusFleetPolicy(ShapedFleetPolicy):
     """Optimus with the true tables and the true work left: the greatest gain of time per replica.
 
     It may give any number of replicas, and does not reckon with restarts.
     """
 
     packs = False
-
-    def __init__(self, shape: ClusterShape) -> None:
-        self._shape = shape
 
     def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:  # noqa: ARG002 - as the protocol has it
         """One each, then one by one."""
@@ -103,13 +189,10 @@ class _SpeedupClaim(Claim):
         return -1.0 / max(speedup * (self.discount if changed else 1.0), 1e-3)
 
 
-class PolluxFleetPolicy:
+class PolluxFleetPolicy(ShapedFleetPolicy):
     """Pollux-like at a fixed batch, with the true tables and a greedy search, not a genetic one."""
 
     packs = True
-
-    def __init__(self, shape: ClusterShape) -> None:
-        self._shape = shape
 
     def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:
         """The greatest fitness per replica, up to twice the largest size that a job had."""
@@ -121,26 +204,23 @@ class PolluxFleetPolicy:
         reach = max(2 * job.replicas, 1)
         rates = {
             k: 1.0 / job.packed_seconds(k)
-            for k in allowed_sizes(job, self._shape.capacity)
+            for k in job.allowed_sizes(self._shape.capacity)
             if k <= reach
         }
         return _SpeedupClaim(job.name, rates, job.steps_left, job.replicas, discount=discount)
 
 
-class OracleFleetPolicy:
+class OracleFleetPolicy(ShapedFleetPolicy):
     """The allocator of rover_kf.scaling.fair_sharing, each interval, with the true tables."""
 
     packs = True
-
-    def __init__(self, shape: ClusterShape) -> None:
-        self._shape = shape
 
     def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:  # noqa: ARG002 - as the protocol has it
         """Share what there is among all."""
         return allocate([self._claim(job) for job in jobs], self._shape.capacity)
 
     def _claim(self, job: FleetJob) -> Claim:
-        sizes = allowed_sizes(job, self._shape.capacity)
+        sizes = job.allowed_sizes(self._shape.capacity)
         return Claim(
             job.name,
             {size: 1.0 / job.packed_seconds(size) for size in sizes},

@@ -9,9 +9,8 @@ import dataclasses
 import pytest
 
 from rover_kf.simulation import suite, traces
-from rover_kf.simulation.cluster_simulation import ClusterShape, run_fleet
+from rover_kf.simulation.cluster_simulation import ClusterShape, NodePlacer, run_fleet
 from rover_kf.simulation.fleet_policies import FLEET_POLICIES
-from rover_kf.simulation.pod_placement import NodePlacer
 from tests.support.simulated import step_tables
 
 NODE = ClusterShape(nodes=1, per_node=4)
