@@ -11,10 +11,9 @@ from collections.abc import Iterator
 
 from rover_kf.dry_run import messages as files
 from rover_kf.dry_run import script
-from rover_kf.dry_run.activation_memory import LiveTensors
-from rover_kf.dry_run.loaders import LoaderRecorder
 from rover_kf.dry_run.messages import DryRunRequest, DryRunResult
-from rover_kf.dry_run.step_limit import StepLimitReached, StepRecorder
+from rover_kf.dry_run.model_size import LiveTensors
+from rover_kf.dry_run.step_limit import LoaderRecorder, StepLimitReached, StepRecorder
 
 
 def run_dry_run(request: DryRunRequest) -> DryRunResult:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rover_kf.dry_run import script
-from rover_kf.dry_run.activation_memory import LiveTensors
+from rover_kf.dry_run.model_size import LiveTensors
 
 MIB = 1 << 20
 
