@@ -26,10 +26,9 @@ from typing import Any
 
 from kfp import dsl
 
-from components.image import IMAGE
-from components.task_config import PASSED_FIELDS
+from components.task_config import IMAGE, PASSED_FIELDS
 from rover_kf import errors
-from rover_kf.pipeline_steps.component_function import ComponentFunction
+from rover_kf.pipeline_steps.manifest_changes import ComponentFunction
 
 _PLAIN = (str, int, float, bool, list, dict)
 _RESERVED = ("metrics", "task_config", "run", "cluster", "state_dir", "history")
@@ -49,13 +48,13 @@ def {name}(
     import dataclasses
 
     from rover_kf.client import RoverClient
-    from rover_kf.pipeline_steps import job_status, step_context, task_settings
+    from rover_kf.pipeline_steps import job_status, step_context
     from rover_kf.pipeline_steps.launch import JobLauncher
     from rover_kf.pipeline_steps.launch_options import LaunchOptions
-    from rover_kf.pipeline_steps.component_function import ComponentFunction
+    from rover_kf.pipeline_steps.manifest_changes import ComponentFunction, apply_settings
 
     job = ComponentFunction(**{fields!r}).manifest({{{given}}})
-    job = task_settings.apply_settings(job, dataclasses.asdict(task_config))
+    job = apply_settings(job, dataclasses.asdict(task_config))
     with RoverClient.connect(cluster, state=state_dir, history=history) as rover:
         done = JobLauncher(rover, step_context.read(rover.cluster, run), LaunchOptions()).run(job)
         for name, value in job_status.run_metrics(rover, done.key, done.last).items():

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from components.image import IMAGE
+from components.task_config import IMAGE
 
 _TYPES = {"STRING": "String", "NUMBER_INTEGER": "Integer", "NUMBER_DOUBLE": "Float"}
 _TYPES |= {"BOOLEAN": "Boolean", "LIST": "JsonArray", "STRUCT": "JsonObject"}

@@ -1,14 +1,20 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which settings of a task go to the training pods that it launches, in place of its own pod.
+"""What components are compiled with: their image, and which settings their training pods get.
 
-``task.set_memory_limit("8Gi")`` then speaks of a training pod; the task itself takes little. What
-it needs to reach a history (variables) it gets as well.
+The image is target ``steps`` of controller/Dockerfile, with kfp in it. Settings go to the training
+pods in place of the task's own pod: ``task.set_memory_limit("8Gi")`` then speaks of a training pod;
+the task itself takes little. What it needs to reach a history (variables) it gets as well.
 """
 
 from __future__ import annotations
 
 from kfp import dsl
+
+import rover_kf
+
+IMAGE = f"rover-kf-steps:{rover_kf.__version__}"
+
 
 FIELDS = dsl.TaskConfigField
 PASSED_FIELDS = [

@@ -5,7 +5,7 @@
 # No postponed annotations: kfp reads the types themselves.
 from kfp import dsl
 
-from components.image import IMAGE
+from components.task_config import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types

@@ -5,7 +5,7 @@
 # No postponed annotations: kfp reads the types themselves.
 from kfp import dsl
 
-from components.image import IMAGE
+from components.task_config import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types
@@ -33,7 +33,7 @@ def export_checkpoint(  # noqa: PLR0917 - kfp passes by name
     """
     import pathlib
 
-    from rover_kf.pipeline_steps.checkpoint_export import export_model
+    from rover_kf.checkpoint_tools.export import export_model
 
     out = pathlib.Path(model.path)
     made = export_model(path, out, job=job, step=step, rank=rank, form=form)

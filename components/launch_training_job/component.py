@@ -5,8 +5,7 @@
 # No postponed annotations: kfp reads the types themselves.
 from kfp import dsl
 
-from components.image import IMAGE
-from components.task_config import PASSED_FIELDS
+from components.task_config import IMAGE, PASSED_FIELDS
 
 
 @dsl.component(  # type: ignore[untyped-decorator] # kfp has no types
@@ -57,12 +56,12 @@ def launch_training_job(  # noqa: PLR0917 - kfp passes by name
     import dataclasses
 
     from rover_kf.client import RoverClient, manifests
-    from rover_kf.pipeline_steps import job_status, step_context, task_settings
+    from rover_kf.pipeline_steps import job_status, manifest_changes, step_context
     from rover_kf.pipeline_steps.launch import JobLauncher
     from rover_kf.pipeline_steps.launch_options import LaunchOptions
 
     terms = LaunchOptions(timeout_seconds, start_seconds, on_stop, lease_seconds, on_lease_expired)
-    job = task_settings.apply_settings(
+    job = manifest_changes.apply_settings(
         manifests.load(manifest).job, dataclasses.asdict(task_config)
     )
     with RoverClient.connect(cluster, state=state_dir, history=history) as rover:

@@ -5,7 +5,7 @@
 # No postponed annotations: kfp reads the types themselves.
 from kfp import dsl
 
-from components.image import IMAGE
+from components.task_config import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types
@@ -33,13 +33,11 @@ def recommend_resources(  # noqa: PLR0917 - kfp passes by name
     import pathlib
 
     from rover_kf.api import codec
-    from rover_kf.client import RoverClient, markdown_tables
+    from rover_kf.client import RoverClient, views
 
     with RoverClient.connect(cluster, state=state_dir, history=history) as rover:
         found = rover.recommend(manifest)
     text = codec.dumps(found).decode()
     pathlib.Path(sizes.path).write_text(text, encoding="utf-8")
-    pathlib.Path(summary.path).write_text(
-        markdown_tables.format_recommendation(found), encoding="utf-8"
-    )
+    pathlib.Path(summary.path).write_text(views.format_recommendation(found), encoding="utf-8")
     return text

@@ -5,7 +5,7 @@
 # No postponed annotations: kfp reads the types themselves.
 from kfp import dsl
 
-from components.image import IMAGE
+from components.task_config import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types
@@ -39,13 +39,13 @@ def training_report(  # noqa: PLR0917 - kfp passes by name
 
     from rover_kf.api.jobs import JobKey
     from rover_kf.client import RoverClient
-    from rover_kf.pipeline_steps import run_record, step_context
+    from rover_kf.pipeline_steps import job_status, step_context
     from rover_kf.report import page
     from rover_kf.report.page import summary as told
 
     with RoverClient.connect(cluster, state=state_dir, history=history) as rover:
         key = JobKey(namespace or step_context.read(rover.cluster).namespace, job)
-        record = run_record.read_record(rover, key)
+        record = job_status.read_record(rover, key)
     pathlib.Path(report.path).write_text(page.render(record), encoding="utf-8")
     pathlib.Path(summary.path).write_text(told(record), encoding="utf-8")
     metrics.log_metric("steps", record.steps)

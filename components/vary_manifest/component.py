@@ -5,7 +5,7 @@
 # No postponed annotations: kfp reads the types themselves.
 from kfp import dsl
 
-from components.image import IMAGE
+from components.task_config import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types
@@ -21,6 +21,6 @@ def vary_manifest(manifest: str, arguments: str) -> str:
     """
     from rover_kf.client import manifests
     from rover_kf.injection import patch_diff
-    from rover_kf.pipeline_steps.trial_manifest import add_arguments
+    from rover_kf.pipeline_steps.manifest_changes import add_arguments
 
     return patch_diff.to_yaml(add_arguments(manifests.load(manifest).job, arguments))

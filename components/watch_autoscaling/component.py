@@ -5,7 +5,7 @@
 # No postponed annotations: kfp reads the types themselves.
 from kfp import dsl
 
-from components.image import IMAGE
+from components.task_config import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types
@@ -37,12 +37,12 @@ def watch_autoscaling(  # noqa: PLR0917 - kfp passes by name
     import pathlib
 
     from rover_kf.client import RoverClient, manifests
-    from rover_kf.pipeline_steps import job_names, scaling_watch, step_context
+    from rover_kf.pipeline_steps import launch_options, scaling_watch, step_context
     from rover_kf.pipeline_steps.launch_options import LaunchOptions
 
     with RoverClient.connect(cluster, state=state_dir) as rover:
         job = manifests.load(manifest).job
-        launched = job_names.with_launch_metadata(
+        launched = launch_options.with_launch_metadata(
             job, step_context.read(rover.cluster, run), LaunchOptions()
         )
         story = scaling_watch.watch_scaling(

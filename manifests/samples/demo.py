@@ -29,7 +29,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.cli.recommendation_text import format_amount
+from rover_kf.cli.recommend import format_amount
 from rover_kf.client import RoverClient, settings
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.errors import ClusterUnavailable

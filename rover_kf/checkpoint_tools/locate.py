@@ -16,7 +16,7 @@ from rover_kf.checkpoint.format.manifest import CheckpointFolder
 from rover_kf.checkpoint.storage import verification
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.storage_protocol import Storage
-from rover_kf.checkpoint_tools.listing import abbreviate, was_removed
+from rover_kf.checkpoint_tools.inspection import abbreviate, was_removed
 
 _ALLOWED = "a job's folder <checkpoint.path>/<job>, one checkpoint folder of it, or the URL of one"
 

@@ -28,9 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from rover_kf import errors
 from rover_kf.checkpoint.format.snapshot import PlacedTensor
-from rover_kf.checkpoint_tools import safetensors_file
-from rover_kf.checkpoint_tools.consolidated_state import ConsolidatedState
-from rover_kf.checkpoint_tools.plain_values import replace_references
+from rover_kf.checkpoint_tools.consolidated_state import ConsolidatedState, replace_references
 from rover_kf.trainer.dcp import plan_items
 from rover_kf.trainer.state import module_versions, strides
 from rover_kf.trainer.state.flatten import SUB_BYTE, dtype_of
@@ -164,7 +162,7 @@ def _mapped_state(state: ConsolidatedState, folder: pathlib.Path) -> Iterator[di
     """The state with tensors over a file without a name, so that it need not fit into memory."""
     _check_types(state)
     with tempfile.TemporaryFile(dir=folder) as scratch:
-        safetensors_file.fill(state, scratch.fileno())
+        state.fill_file(scratch.fileno())
         mapping = mmap.mmap(scratch.fileno(), state.assembly.length, access=mmap.ACCESS_COPY)
         tensors, lies = state.content.tensors, strides.read(state.content.metadata)
         yield replace_references(

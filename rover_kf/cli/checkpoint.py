@@ -15,16 +15,20 @@ import click
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.checkpoint.format.manifest import CheckpointFolder
-from rover_kf.checkpoint_tools import listing as checkpoint_tools_listing
+from rover_kf.checkpoint_tools import inspection as checkpoint_tools_listing
 from rover_kf.checkpoint_tools.consolidated_state import ConsolidatedState, open_state
 from rover_kf.checkpoint_tools.diff import StateDifference, diff_states
 from rover_kf.checkpoint_tools.export import Format
 from rover_kf.checkpoint_tools.export import export as write
-from rover_kf.checkpoint_tools.listing import inspect_folders
+from rover_kf.checkpoint_tools.inspection import (
+    CheckpointVerification,
+    inspect_folders,
+    verify_checkpoint,
+)
 from rover_kf.checkpoint_tools.locate import CheckpointLocation, absolute_location, locate
-from rover_kf.checkpoint_tools.verify import CheckpointVerification, verify_checkpoint
 from rover_kf.cli import checkpoint_tables as tables
-from rover_kf.cli import foreground_job, output
+from rover_kf.cli import output, run
+from rover_kf.cli.options import PATH as FILE_PATH
 
 PATH = click.argument("path")
 STEP = click.option("--step", type=int, help="Which step of a job's folder [default: the newest].")
@@ -46,7 +50,7 @@ def checkpoint() -> None:
 @checkpoint.command("ls")
 @PATH
 @JSON
-def list_checkpoints(path: str, as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
+def list_checkpoints(path: str, as_json: bool) -> None:
     """List checkpoints: what they are, or what is wrong with them."""
     place = locate(path)
     found = tuple(inspect_folders(place.storage, place.folders()))
@@ -63,7 +67,7 @@ def list_checkpoints(path: str, as_json: bool) -> None:  # noqa: FBT001 - click 
 @STEP
 @RANK
 @JSON
-def show(path: str, step: int | None, rank: int, as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
+def show(path: str, step: int | None, rank: int, as_json: bool) -> None:
     """Show what a checkpoint holds, put together from all its files."""
     state = _open_checkpoint(locate(path), step, rank)
     if as_json:
@@ -76,7 +80,7 @@ def show(path: str, step: int | None, rank: int, as_json: bool) -> None:  # noqa
 @PATH
 @click.option("--step", type=int, help="Only this step of a job's folder.")
 @JSON
-def verify(path: str, step: int | None, as_json: bool) -> int:  # noqa: FBT001 - click passes flags so
+def verify(path: str, step: int | None, as_json: bool) -> int:
     """Read every byte and compare the checksums; exit code 1 if not all could be read and is right.
 
     Folders without a manifest are no checkpoints: they are damage only if PATH or --step names one.
@@ -101,7 +105,7 @@ def verify(path: str, step: int | None, as_json: bool) -> int:  # noqa: FBT001 -
 @click.argument("a")
 @click.argument("b")
 @JSON
-def diff(a: str, b: str, as_json: bool) -> int:  # noqa: FBT001 - click passes flags so
+def diff(a: str, b: str, as_json: bool) -> int:
     """Compare two checkpoints bit by bit; exit code 0 if they are equal, 1 if not.
 
     Of a job's folder the newest whole checkpoint is taken. Ranks' own tensors are compared rank by
@@ -122,7 +126,7 @@ def diff(a: str, b: str, as_json: bool) -> int:  # noqa: FBT001 - click passes f
 
 @checkpoint.command()
 @PATH
-@click.argument("out", type=click.Path(path_type=pathlib.Path))
+@click.argument("out", type=FILE_PATH)
 @click.option(
     "--format",
     "form",
@@ -134,16 +138,11 @@ def diff(a: str, b: str, as_json: bool) -> int:  # noqa: FBT001 - click passes f
 @STEP
 @RANK
 @click.option("--force", is_flag=True, help="Replace OUT if it is there.")
-def export(  # noqa: PLR0917 - click passes options by name
-    path: str,
-    out: pathlib.Path,
-    form: Format,
-    step: int | None,
-    rank: int,
-    force: bool,  # noqa: FBT001 - click passes flags so
+def export(
+    path: str, out: pathlib.Path, form: Format, step: int | None, rank: int, force: bool
 ) -> None:
     """Write the whole state to OUT in a format that others read."""
-    foreground_job.exit_on_sigterm()
+    run.exit_on_sigterm()
     state = _open_checkpoint(locate(path), step, rank)
     write(state, form, out, force=force)
     click.echo(f"{out}: {tables.format_summary(state)}")
@@ -155,7 +154,7 @@ def export(  # noqa: PLR0917 - click passes options by name
 @PATH
 @click.argument("steps", nargs=-1)
 @click.option("--force", is_flag=True, help="Even the newest good one, or an unfinished one.")
-def remove(path: str, steps: tuple[str, ...], force: bool) -> None:  # noqa: FBT001 - click passes flags so
+def remove(path: str, steps: tuple[str, ...], force: bool) -> None:
     """Remove checkpoints by step or by the folder's name; a checkpoint's own PATH needs no STEPS.
 
     Refused without --force: the newest good one, all that is left, and what has no manifest, since
@@ -208,6 +207,3 @@ def _open_checkpoint(
 
 def _print_json(content: Any) -> None:
     click.echo(json.dumps(content, indent=2, allow_nan=False))
-
-
-VERBS = (checkpoint,)

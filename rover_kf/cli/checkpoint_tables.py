@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,12 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rover_kf.api import codec
-from rover_kf.checkpoint_tools.consolidated_state import ConsolidatedState
+from rover_kf.checkpoint_tools.consolidated_state import ConsolidatedState, iter_values
 from rover_kf.checkpoint_tools.diff import StateDifference
-from rover_kf.checkpoint_tools.listing import CheckpointInfo
-from rover_kf.checkpoint_tools.plain_values import iter_values
-from rover_kf.checkpoint_tools.verify import CheckpointVerification
-from rover_kf.cli.recommendation_text import format_amount
+from rover_kf.checkpoint_tools.inspection import CheckpointInfo, CheckpointVerification
+from rover_kf.cli.recommend import format_amount
+from rover_kf.client.progress_text import format_time
 
 _MAX_CHARS = 80
 """Characters of a plain value: a generator's state is thousands."""
@@ -78,15 +76,14 @@ def format_rank_local_note(state: ConsolidatedState) -> str:
     """What of a state is not the same on every rank."""
     return (
         f"note: {len(state.rank_local)} tensors and the plain values are rank "
-        f"{state.rank}'s own; each "
-        f"of the {state.manifest.world_size} ranks has its own, see --rank"
+        f"{state.rank}'s own; each of the {state.manifest.world_size} ranks has its own, see --rank"
     )
 
 
 def render_state(state: ConsolidatedState) -> Iterator[Table | Text]:
     """A checkpoint's manifest, tensors and plain values."""
     content = state.manifest
-    saved = dt.datetime.fromtimestamp(content.saved_at).astimezone().strftime("%F %T")
+    saved = format_time(content.saved_at)
     held = ["replicated"] * content.replicated + ["sharded"] * content.pieces
     files = Table("file", "rank", "bytes", "CRC-32C", box=None)
     for file in content.files:
@@ -148,8 +145,7 @@ def format_difference(difference: StateDifference) -> str:
         largest = "-" if compared.max_difference is None else f"{compared.max_difference:.6g}"
         sides = (
             f"{difference.a}: {compared.differing} of {compared.elements} elements differ, "
-            "at most by "
-            f"{largest}"
+            f"at most by {largest}"
         )
         if compared.not_finite:
             sides += f", {compared.not_finite} by no finite number"

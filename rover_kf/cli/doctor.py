@@ -10,7 +10,7 @@ import pathlib
 import click
 from rich.text import Text
 
-from rover_kf.cli.connection_options import ConnectionOptions
+from rover_kf.cli.options import PATH, ConnectionOptions
 from rover_kf.cli.output import FORMAT, print_value
 from rover_kf.client import manifests
 from rover_kf.doctor import Diagnosis, Finding
@@ -20,9 +20,7 @@ STYLES = {"good": "green", "warning": "yellow", "broken": "bold red", "unknown":
 
 
 @click.command()
-@click.argument(
-    "file", metavar="[JOB.yaml]", required=False, type=click.Path(path_type=pathlib.Path)
-)
+@click.argument("file", metavar="[JOB.yaml]", required=False, type=PATH)
 @click.option("-n", "--namespace", help="That jobs go to [default: the job's, else default].")
 @FORMAT
 @click.pass_obj
@@ -61,6 +59,3 @@ def format_summary(diagnosis: Diagnosis) -> str:
     counts = collections.Counter(str(finding.verdict) for finding in diagnosis.findings)
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in MARKS if counts[verdict])
     return f"namespace {diagnosis.namespace}: {told}"
-
-
-VERBS = (doctor,)

@@ -13,7 +13,7 @@ import click
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.cli import job_tables
-from rover_kf.cli.connection_options import ConnectionOptions
+from rover_kf.cli.options import ONE_NAMESPACE, PATH, ConnectionOptions
 from rover_kf.cli.output import FORMAT, print_value
 from rover_kf.history import import_export
 
@@ -24,7 +24,7 @@ def history() -> None:
 
 
 @history.command("list")
-@click.option("-n", "--namespace", help="Only of this namespace.")
+@ONE_NAMESPACE
 @click.option("--job", help="Only of this job.")
 @click.option("--limit", default=20, show_default=True)
 @FORMAT
@@ -54,8 +54,8 @@ def show_run(connection: ConnectionOptions, run: str) -> None:
 
 
 @history.command("export")
-@click.argument("file", type=click.Path(path_type=pathlib.Path))
-@click.option("-n", "--namespace", help="Only of this namespace.")
+@click.argument("file", type=PATH)
+@ONE_NAMESPACE
 @click.pass_obj
 def export(connection: ConnectionOptions, file: pathlib.Path, namespace: str | None) -> None:
     """Write runs to FILE: JSON lines (.jsonl) or Parquet (.parquet)."""
@@ -65,8 +65,8 @@ def export(connection: ConnectionOptions, file: pathlib.Path, namespace: str | N
 
 
 @history.command("import")
-@click.argument("file", type=click.Path(path_type=pathlib.Path))
-@click.option("-n", "--namespace", help="Only of this namespace.")
+@click.argument("file", type=PATH)
+@ONE_NAMESPACE
 @click.pass_obj
 def add(connection: ConnectionOptions, file: pathlib.Path, namespace: str | None) -> None:
     """Add the runs of FILE; one that is there already stays if it was written later."""
@@ -83,6 +83,3 @@ def prune(connection: ConnectionOptions, days: float) -> None:
     with connection.embedded() as rover:
         count = rover.history.retain(newer_than=time.time() - days * 86400)
     click.echo(f"{count} runs forgotten")
-
-
-VERBS = (history,)

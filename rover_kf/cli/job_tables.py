@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable
 
 from rich.table import Table
@@ -12,7 +11,8 @@ from rich.table import Table
 from rover_kf.api.jobs import ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.client import Progress
-from rover_kf.client.job_name import format_name
+from rover_kf.client.manifests import format_name
+from rover_kf.client.progress_text import format_step, format_time
 
 COLUMNS = (
     "namespace", "job",
@@ -31,8 +31,8 @@ def status_cells(item: Progress) -> tuple[str, ...]:
         f"{item.running}/{item.replicas}",
         f"{item.step}{total}",
         f"{item.samples_per_second:.0f}",
-        _step(item.sealed_step),
-        _step(item.durable_step),
+        format_step(item.sealed_step),
+        format_step(item.durable_step),
         str(item.restarts),
         f"{spent.fraction:.0%}" if spent is not None and spent.total else "-",
     )
@@ -43,16 +43,12 @@ def has_failed(item: Progress) -> bool:
     return item.phase == "Failed" or item.activity == "failed"
 
 
-def _step(step: int | None) -> str:
-    return "-" if step is None else str(step)
-
-
 def job_table(jobs: Iterable[ObservedJob]) -> Table:
     """Jobs, one a row."""
     table = Table("namespace", "name", "phase", "replicas", "created", box=None)
     for job in jobs:
         replicas = ", ".join(f"{count} {kind}" for kind, count in job.replicas.items())
-        created = dt.datetime.fromtimestamp(job.created_at).astimezone().strftime("%F %T")
+        created = format_time(job.created_at)
         table.add_row(job.key.namespace, format_name(job.key), job.phase or "-", replicas, created)
     return table
 
@@ -61,7 +57,7 @@ def run_table(records: Iterable[RunRecord]) -> Table:
     """Runs, one a row."""
     table = Table("run", "job", "outcome", "steps", "restarts", "goodput", "started", box=None)
     for record in records:
-        started = dt.datetime.fromtimestamp(record.started_at).astimezone().strftime("%F %T")
+        started = format_time(record.started_at)
         name = f"{record.signature.namespace}/{record.signature.name}"
         steps = str(record.steps)
         goodput = f"{record.goodput.fraction:.0%}"

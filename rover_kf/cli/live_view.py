@@ -17,20 +17,16 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable
-from types import TracebackType
 from typing import final
 
 from rover_kf import errors
-from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.cli import job_tables
 from rover_kf.client import RoverClient
-from rover_kf.client.current_record import CurrentRecords
+from rover_kf.client.manifests import KINDS
+from rover_kf.client.results import CurrentRecords
 from rover_kf.report import page
 from rover_kf.report.page import JobRow, LiveOptions
-
-KINDS = (names.PYTORCHJOB, names.TFJOB)
-
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -165,12 +161,7 @@ class LiveViewServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -8,12 +8,12 @@ import pathlib
 import sys
 
 import click
+from click import shell_completion
 
 import rover_kf
 from rover_kf import errors
 from rover_kf.cli import (
     checkpoint,
-    completion,
     doctor,
     exit_codes,
     history,
@@ -23,12 +23,29 @@ from rover_kf.cli import (
     run,
     simulate,
     top,
-    trace,
-    train,
 )
-from rover_kf.cli.connection_options import ConnectionOptions
-from rover_kf.cli.pause_resume import VERBS as STEERING
+from rover_kf.cli.options import PATH, ConnectionOptions
 from rover_kf.client import settings
+
+SHELLS = ("bash", "zsh", "fish")
+_VARIABLE = "_ROVER_KF_COMPLETE"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    \b
+    bash:  echo 'source <(rover-kf completion bash)' >> ~/.bashrc
+    zsh:   echo 'source <(rover-kf completion zsh)' >> ~/.zshrc
+    fish:  rover-kf completion fish > ~/.config/fish/completions/rover-kf.fish
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    made = shell_completion.get_completion_class(shell)
+    if made is None:  # click has all three
+        raise click.UsageError(f"no completion for {shell}")
+    click.echo(made(ctx.find_root().command, {}, "rover-kf", _VARIABLE).source())
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,7 +55,7 @@ from rover_kf.client import settings
     type=click.Choice(settings.CLUSTERS),
     help="Where jobs are [default: $ROVER_KF_ON, else embedded].",
 )
-@click.option("--state", type=click.Path(path_type=pathlib.Path), help="Folder of embedded jobs.")
+@click.option("--state", type=PATH, help="Folder of embedded jobs.")
 @click.option("--context", help="Context of the kubeconfig.")
 @click.pass_context
 def cli(
@@ -48,10 +65,10 @@ def cli(
     ctx.obj = ConnectionOptions(cluster=on, state=state, context=context)
 
 
-BEFORE = (*run.VERBS, *train.VERBS, *patch.VERBS, *recommend.VERBS, *simulate.VERBS)
-AROUND = (*top.VERBS, *trace.VERBS, *doctor.VERBS, *completion.VERBS)
-
-for verb in (*BEFORE, *job_verbs.VERBS, *history.VERBS, *checkpoint.VERBS, *AROUND, *STEERING):
+for verb in (
+    *(run.run, run.train, patch.patch, recommend.recommend, simulate.simulate, *job_verbs.VERBS),
+    *(history.history, checkpoint.checkpoint, top.top, doctor.doctor, completion),
+):
     cli.add_command(verb)
 
 

@@ -11,34 +11,23 @@ import click
 
 from rover_kf import errors
 from rover_kf.api.jobs import Manifest
-from rover_kf.cli.connection_options import ConnectionOptions
-from rover_kf.client import RoverClient, manifests, text_file
+from rover_kf.cli.options import FILE, PATH, ConnectionOptions
+from rover_kf.client import RoverClient, manifests
 from rover_kf.client.manifests import ManifestSource
 from rover_kf.client.patches import JobChange
-from rover_kf.client.storage_bandwidth import apply_storage_bandwidth
-from rover_kf.history import open_history
+from rover_kf.client.submission import apply_storage_bandwidth
+from rover_kf.history import store
 from rover_kf.injection import patch_diff
 from rover_kf.injection.inject import Injected, inject
-
-FILE = click.argument("file", metavar="JOB.yaml", type=click.Path(path_type=pathlib.Path))
-DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Show what would change, and create nothing."
-)
-OF_JOB = click.option(
-    "--dry-run", is_flag=True, help="Show what would change of the job, and change nothing."
-)
 
 
 @click.command()
 @FILE
-@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="File to write.")
+@click.option("-o", "--output", type=PATH, help="File to write.")
 @click.option("--diff", "--dry-run", is_flag=True, help="Show what would change instead.")
 @click.pass_obj
 def patch(
-    connection: ConnectionOptions,
-    file: pathlib.Path,
-    output: pathlib.Path | None,
-    diff: bool,  # noqa: FBT001 - click passes flags so
+    connection: ConnectionOptions, file: pathlib.Path, output: pathlib.Path | None, diff: bool
 ) -> None:
     """Print the file with the job patched, ready for ``kubectl apply -f -``.
 
@@ -47,7 +36,7 @@ def patch(
     """
     source = manifests.load(file)
     told = connection.read_settings()
-    with contextlib.closing(open_history.open_history(told.history)) as history:
+    with contextlib.closing(store.open_history(told.history)) as history:
         known, learnt = (
             apply_storage_bandwidth(source, history) if told.has_history else (source, "")
         )
@@ -61,7 +50,7 @@ def patch(
     if output is None:
         click.echo(text, nl=False)
     else:
-        text_file.write(output, text)
+        manifests.write_text(output, text)
 
 
 def print_patch_diff(rover: RoverClient, file: pathlib.Path) -> None:
@@ -94,6 +83,3 @@ def _patched_job(source: ManifestSource, injected: Injected) -> Manifest:
         click.echo(f"warning: {event.message}", err=True)
     # Equal but for the order of keys is equal: a patched file comes out as it went in.
     return source.job if injected.manifest == source.job else injected.manifest
-
-
-VERBS = (patch,)

@@ -12,13 +12,12 @@ import click
 from rich.table import Table
 
 from rover_kf import errors
+from rover_kf.cli.options import PATH
 from rover_kf.cli.output import print_parts
-from rover_kf.client import text_file
-from rover_kf.report import charts, number_text
-from rover_kf.report import page as report_page
-from rover_kf.report.charts import ChartSpan, Labels
-from rover_kf.report.page import PolicyComparison
-from rover_kf.report.svg_shapes import Chart
+from rover_kf.client import manifests
+from rover_kf.report import number_text
+from rover_kf.report.charts import Chart, ChartData, ChartSpan, Labels, draw_chart
+from rover_kf.report.page import render_comparison
 
 if TYPE_CHECKING:
     from rover_kf.simulation.cluster_simulation import FleetOutcome
@@ -40,8 +39,8 @@ COLUMNS = (
 @click.option("--nodes", default=16, show_default=True, type=click.IntRange(min=1))
 @click.option("--restart", default=30.0, show_default=True, help="Seconds that a change costs.")
 @click.option("--failures", default=0.0, show_default=True, help="Of a node, a day.")
-@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="HTML to write.")
-def simulate(  # noqa: PLR0917 - click passes them by name
+@click.option("-o", "--output", type=PATH, help="HTML to write.")
+def simulate(
     folder: pathlib.Path,
     workload: str | None,
     policies: str,
@@ -86,8 +85,9 @@ def simulate(  # noqa: PLR0917 - click passes them by name
             f"a node fails {failures:g} times a day."
         )
         drawings = tuple(_make_chart(policy, outcome) for policy, outcome in outcomes.items())
-        page = PolicyComparison(f"{name}: policies compared", about, COLUMNS, rows, drawings)
-        text_file.write(output, report_page.render_comparison(page))
+        title = f"{name}: policies compared"
+        page = render_comparison(title, about, (COLUMNS, *rows), drawings)
+        manifests.write_text(output, page)
 
 
 def _check_names(requested: list[str], allowed: list[str], kind: str) -> list[str]:
@@ -119,7 +119,4 @@ def _make_chart(policy: str, outcome: FleetOutcome) -> Chart:
         "Replicas that jobs had, from the first arrival to the last end.",
         (("node", "replicas"),),
     )
-    return charts.draw_chart(words, charts.ChartData(spans), period=(0.0, outcome.makespan_seconds))
-
-
-VERBS = (simulate,)
+    return draw_chart(words, ChartData(spans), period=(0.0, outcome.makespan_seconds))

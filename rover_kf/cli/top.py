@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rover_kf.cli import job_tables
-from rover_kf.cli.connection_options import ConnectionOptions
 from rover_kf.cli.live_view import LiveViewPages, LiveViewServer
+from rover_kf.cli.options import ONE_NAMESPACE, with_client
 from rover_kf.cli.output import FORMAT, print_value
 from rover_kf.client import Progress, RoverClient
 from rover_kf.system.signals import StopSignals
@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 0.1
 
 
 @click.command()
-@click.option("-n", "--namespace", help="Only of this namespace.")
+@ONE_NAMESPACE
 @click.option("-a", "--all", "every", is_flag=True, help="Also jobs that have ended.")
 @click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.2))
 @click.option("--once", is_flag=True, help="Look once; so it does where no terminal is.")
@@ -38,38 +38,37 @@ _PAUSE_SECONDS = 0.1
     help="Of --web, on 127.0.0.1; 0: any that is free.",
 )
 @FORMAT
-@click.pass_obj
-def top(  # noqa: PLR0917 - click passes options by name
-    connection: ConnectionOptions,
+@with_client
+def top(
+    rover: RoverClient,
     namespace: str | None,
-    every: bool,  # noqa: FBT001 - click passes flags so
+    every: bool,
     seconds: float,
-    once: bool,  # noqa: FBT001 - the same
-    web: bool,  # noqa: FBT001 - the same
+    once: bool,
+    web: bool,
     port: int,
     output: str,
 ) -> None:
     """Show where all jobs stand, until Ctrl-C: steps, throughput, checkpoints, goodput."""
     console = Console()
-    with connection.client() as rover:
-        if web:
-            _serve(LiveViewPages(rover, namespace=namespace, every=every, seconds=seconds), port)
-            return
-        if once or output != "table" or not console.is_terminal:
-            found = collect_progress(rover, namespace, every=every)
-            print_value(found, output, progress_table(found))
-            return
-        with (
-            StopSignals(exit_on_second=True) as interrupts,
-            Live(console=console, screen=True) as live,
-        ):
-            while not interrupts.code:
-                live.update(
-                    progress_table(collect_progress(rover, namespace, every=every)), refresh=True
-                )
-                again = time.monotonic() + seconds
-                while not interrupts.code and time.monotonic() < again:
-                    time.sleep(_PAUSE_SECONDS)
+    if web:
+        _serve(LiveViewPages(rover, namespace=namespace, every=every, seconds=seconds), port)
+        return
+    if once or output != "table" or not console.is_terminal:
+        found = collect_progress(rover, namespace, every=every)
+        print_value(found, output, progress_table(found))
+        return
+    with (
+        StopSignals(exit_on_second=True) as interrupts,
+        Live(console=console, screen=True) as live,
+    ):
+        while not interrupts.code:
+            live.update(
+                progress_table(collect_progress(rover, namespace, every=every)), refresh=True
+            )
+            again = time.monotonic() + seconds
+            while not interrupts.code and time.monotonic() < again:
+                time.sleep(_PAUSE_SECONDS)
 
 
 def _serve(pages: LiveViewPages, port: int) -> None:
@@ -104,6 +103,3 @@ def _style(item: Progress) -> str:
     if job_tables.has_failed(item):
         return "red"
     return "green" if item.activity == "training" else "yellow"
-
-
-VERBS = (top,)

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from rover_kf.client.progress.job_progress import Progress
+from rover_kf.client.job_progress import Progress
 from rover_kf.client.rover import RoverClient
-from rover_kf.client.scripts.script_dry_run import DryRun
+from rover_kf.client.script_jobs import DryRun
 from rover_kf.client.views import JobHistory
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.price import PriceTable

@@ -1,21 +1,73 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a client is connected with: a cluster, its run history, the reconcilers of this process."""
+"""What a client is connected with: a cluster, its run history, the reconcilers of this process.
+
+RoverClient runs reconcilers for embedded jobs, which no controller looks after. They are the same
+as the controller's, over the same protocol: one thread a job, which ends when the run is recorded.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 from rover_kf import errors
-from rover_kf.client.local_controller import LocalController
+from rover_kf.api.jobs import JobKey
 from rover_kf.client.settings import ClientSettings
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.doctor.api_query import ApiClient
-from rover_kf.history import open_history
+from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.history.remote import RemoteHistory
-from rover_kf.history.store import SqlHistory
+from rover_kf.history.store import SqlHistory, open_history
 from rover_kf.reconcilers import policy_source
+from rover_kf.reconcilers.foreground import ForegroundReconciler
+from rover_kf.reconcilers.reconciler import Reconciler
+
+POLL_SECONDS = 0.5
+"""Between two looks at a job here: its coordinator is a loopback call away."""
+SETTLE_SECONDS = 10.0
+"""How long a finished job's record is waited for; the history may be away."""
+
+
+class LocalController:
+    """Looks after chosen jobs until it is closed.
+
+    Args:
+        cluster: where the jobs are.
+        history: where their runs are recorded.
+        policy_of: a job's policy; what a change costs before it was measured depends on the place.
+    """
+
+    def __init__(
+        self, cluster: Cluster, history: HistoryStore, policy_of: policy_source.PolicyOf
+    ) -> None:
+        self._cluster, self._history, self._policy_of = cluster, history, policy_of
+        self._stopping = threading.Event()
+        self._threads: dict[JobKey, threading.Thread] = {}
+
+    def add(self, key: JobKey) -> None:
+        """Look after a job from now on."""
+        reconcilers = Reconciler(self._cluster, self._history, policy_of=self._policy_of)
+        watch = ForegroundReconciler(reconcilers, key, every=POLL_SECONDS)
+        thread = threading.Thread(
+            target=watch.run, args=(self._stopping,), name=f"watch {key.name}", daemon=True
+        )
+        self._threads[key] = thread
+        thread.start()
+
+    def wait_recorded(self, key: JobKey) -> None:
+        """Wait until a finished job is recorded, if it is looked after."""
+        if thread := self._threads.get(key):
+            thread.join(SETTLE_SECONDS)
+
+    def close(self) -> None:
+        """Stop after the looks that are under way."""
+        self._stopping.set()
+        for thread in self._threads.values():
+            thread.join()
+        self._threads.clear()
+        self._stopping = threading.Event()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,7 +84,7 @@ class Connection:
     def open(cls, cluster: Cluster | None, settings: ClientSettings) -> Connection:
         """Connect with a cluster; None is an embedded one in the settings' state folder."""
         cluster = cluster or LocalCluster(settings.state)
-        history = open_history.open_history(settings.history)
+        history = open_history(settings.history)
         policy_of = (
             policy_source.policy_from_embedded_job
             if isinstance(cluster, LocalCluster)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -17,10 +17,10 @@ from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.injection.limits import manifest_memory
 from rover_kf.injection.limits.manifest_cpu import CPU
-from rover_kf.recommender import job_signature, parameter_servers
-from rover_kf.recommender.parameter_servers import SetupForecast
+from rover_kf.injection.limits.raised_limit import LimitRaise
+from rover_kf.recommender import job_signature
+from rover_kf.recommender.parameter_servers import SetupForecast, fit_model, forecast_setups
 from rover_kf.reconcilers import policy_source, status_annotation
-from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import AUTO
 from rover_kf.scaling.ps_decide import allowed_text
 from rover_kf.system.html_tables import NotebookTable
@@ -44,37 +44,20 @@ class DecisionOutcome:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RaisedMemory:
-    """A memory limit that is not what the job's owner stated."""
+class RaisedLimit:
+    """A limit of memory (bytes) or CPU (thousandths of a core) that the owner did not state."""
 
     replicas: str
     """Their type, as in the job's spec."""
     stated: int
-    """Bytes; by the owner."""
+    """By the owner."""
     limit: int
-    """Bytes; now."""
+    """Now."""
     raises: int
     raised_at: float
     """When it was raised last; Unix seconds."""
     reason: str
     """What for; empty where a job began with the limit of the run before."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RaisedCpu:
-    """A CPU limit that is not what the job's owner stated."""
-
-    replicas: str
-    """Their type, as in the job's spec."""
-    stated: int
-    """Thousandths of a core; by the owner."""
-    limit: int
-    """Thousandths of a core; now."""
-    raises: int
-    raised_at: float
-    """When it was raised last; Unix seconds."""
-    reason: str
-    """What for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,9 +79,9 @@ class Explanation(NotebookTable):
     """Sizes that disappointed, and until when they are not tried (Unix seconds)."""
     banned_setups: tuple[tuple[int, int, float], ...]
     """The same of workers and parameter servers together."""
-    memory: tuple[RaisedMemory, ...]
+    memory: tuple[RaisedLimit, ...]
     """Of replica types whose memory limit was raised."""
-    cpu: tuple[RaisedCpu, ...]
+    cpu: tuple[RaisedLimit, ...]
     """The same of their CPU limit."""
     servers: tuple[SetupForecast, ...]
     """What other workers and parameter servers of a TFJob are expected to bring, by the setups that
@@ -155,8 +138,8 @@ def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation
         banned_setups=tuple(
             (ban.size, ban.servers, ban.until) for ban in memory.scaling.bans if ban.servers
         ),
-        memory=tuple(_memory_raises(job, memory)),
-        cpu=tuple(_cpu_raises(job, memory)),
+        memory=_raised_limits(manifest_memory.raised(job.manifest), memory.memory),
+        cpu=_raised_limits(CPU.raised(job.manifest), memory.cpu),
         servers=_ps_forecasts(history, job),
         decisions=with_effects(decisions),
         source=source,
@@ -177,22 +160,17 @@ def with_effects(decisions: tuple[ScaleDecision, ...]) -> tuple[DecisionOutcome,
     return tuple(found)
 
 
-def _memory_raises(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedMemory]:
-    known = {growth.replica_type: growth for growth in memory.memory}
-    for replicas, one in manifest_memory.raised(job.manifest).items():
-        growth = known.get(replicas.lower(), MemoryLimitRaises(replicas.lower()))
-        yield RaisedMemory(
-            replicas, one.stated, one.limit, growth.raises, growth.raised_at, growth.reason
-        )
-
-
-def _cpu_raises(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedCpu]:
-    known = {growth.replica_type: growth for growth in memory.cpu}
-    for replicas, one in CPU.raised(job.manifest).items():
-        growth = known.get(replicas.lower(), CpuLimitRaises(replicas.lower()))
-        yield RaisedCpu(
-            replicas, one.stated, one.limit, growth.raises, growth.raised_at, growth.reason
-        )
+def _raised_limits(
+    limits: Mapping[str, LimitRaise], raises: Iterable[MemoryLimitRaises | CpuLimitRaises]
+) -> tuple[RaisedLimit, ...]:
+    """Limits that differ from those stated, with what the controller wrote of its raises."""
+    known = {one.replica_type: one for one in raises}
+    found = []
+    for replicas, one in limits.items():
+        done = known.get(replicas.lower())
+        told = (done.raises, done.raised_at, done.reason) if done else (0, 0.0, "")
+        found.append(RaisedLimit(replicas, one.stated, one.limit, *told))
+    return tuple(found)
 
 
 def _ps_forecasts(history: HistoryStore, job: ObservedJob) -> tuple[SetupForecast, ...]:
@@ -205,10 +183,8 @@ def _ps_forecasts(history: HistoryStore, job: ObservedJob) -> tuple[SetupForecas
         found = history.similar(read.signature)
     except (errors.HistoryUnavailable, errors.InputError):  # nothing is known of its servers
         return ()
-    law = parameter_servers.fit_model(
-        run for run in found if run.signature.command == read.signature.command
-    )
-    return () if law is None else parameter_servers.forecast_setups(law, read.setup)
+    law = fit_model(run for run in found if run.signature.command == read.signature.command)
+    return () if law is None else forecast_setups(law, read.setup)
 
 
 def _recorded_decisions(history: HistoryStore, job: ObservedJob) -> tuple[ScaleDecision, ...]:

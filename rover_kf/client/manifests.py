@@ -4,6 +4,8 @@
 
 A file may hold more than the job (its claim, a ConfigMap): those documents are kept as they are
 and in their order, so that a patched file can be applied whole.
+
+A job is called by its name, or ``tfjob/NAME``, on the command line and in Python.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -21,7 +23,44 @@ from rover_kf.api import names
 from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import JobKey, Manifest
 from rover_kf.injection import keyed_lists, patch_diff
+from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.limits import manifest_memory
+
+_KINDS_BY_WORD = {
+    "": names.PYTORCHJOB,
+    "pytorchjob": names.PYTORCHJOB,
+    names.PYTORCHJOBS: names.PYTORCHJOB,
+    "tfjob": names.TFJOB,
+    names.TFJOBS: names.TFJOB,
+}
+
+
+def parse_name(namespace: str, text: str) -> JobKey:
+    """The job that is called so, as kubectl does: ``KIND/NAME``, or a PyTorchJob's name alone.
+
+    Raises:
+        InputError: there is no such kind.
+    """
+    kind, _, name = text.rpartition("/")
+    if kind.lower() not in _KINDS_BY_WORD or not name:
+        message = f"{text!r} calls no job; give NAME, pytorchjob/NAME or tfjob/NAME"
+        raise errors.InputError(message)
+    return JobKey(namespace, name, _KINDS_BY_WORD[kind.lower()])
+
+
+def to_key(key: JobKey | str) -> JobKey:
+    """``NAME`` (a PyTorchJob) or ``tfjob/NAME`` is in the namespace ``default``.
+
+    Raises:
+        InputError: there is no such kind.
+    """
+    return key if isinstance(key, JobKey) else parse_name("default", key)
+
+
+def format_name(key: JobKey) -> str:
+    """What to call a job."""
+    return key.name if key.kind == names.PYTORCHJOB else f"{key.kind.lower()}/{key.name}"
+
 
 KINDS = (names.PYTORCHJOB, names.TFJOB)
 
@@ -102,23 +141,9 @@ def apply_learned_memory(
         max_limit: bytes that it may be raised to; None is no bound.
     """
     memory = _learned_target(recommendation, "memory")
-    specs = source.job["spec"].get("pytorchReplicaSpecs") or {}
-    if memory is None or not specs:
+    if memory is None or source.job["kind"] != names.PYTORCHJOB:
         return source
     limit = math.ceil(memory) if max_limit is None else min(math.ceil(memory), max_limit)
-    given = {key: _with_memory(spec, limit) for key, spec in specs.items()}
-    job = {**source.job, "spec": {**source.job["spec"], "pytorchReplicaSpecs": given}}
-    return source.with_job(job)
-
-
-def _learned_target(recommendation: Recommendation, name: str) -> float | None:
-    found = recommendation.get(name)
-    return None if found is None or found.basis not in ("history", "profile") else found.target
-
-
-def _with_memory(spec: Mapping[str, Any], limit: int) -> Mapping[str, Any]:
-    """The replica type with that much memory, if its trainer states a lower limit."""
-    pod = spec["template"]["spec"]
 
     def change(trainer: keyed_lists.Item) -> keyed_lists.Item:
         stated = manifest_memory.limit_of(trainer)
@@ -126,8 +151,39 @@ def _with_memory(spec: Mapping[str, Any], limit: int) -> Mapping[str, Any]:
             return trainer
         return {**trainer, "resources": manifest_memory.resources(trainer, limit)}
 
-    changed = keyed_lists.replace_item(pod, "containers", names.PYTORCH_CONTAINER, change)
-    return {**spec, "template": {**spec["template"], "spec": changed}}
+    return source.with_job(change_trainers(source.job, change))
+
+
+def change_pods(
+    manifest: Manifest, change: Callable[[Mapping[str, Any], str], Mapping[str, Any]]
+) -> Manifest:
+    """The manifest with the pod of every replica type changed.
+
+    Args:
+        manifest: of a job.
+        change: gives a new spec for a pod's spec and the name of its trainer's container.
+    """
+    adapter = adapter_for(manifest)
+    specs = dict(manifest["spec"][adapter.specs])
+    for replica in adapter.replicas(manifest):
+        template = replica.spec["template"]
+        pod = change(template["spec"], adapter.container)
+        specs[replica.key] = {**replica.spec, "template": {**template, "spec": pod}}
+    return {**manifest, "spec": {**manifest["spec"], adapter.specs: specs}}
+
+
+def change_trainers(
+    manifest: Manifest, change: Callable[[keyed_lists.Item], keyed_lists.Item]
+) -> Manifest:
+    """The manifest with the trainer's container of every replica type changed."""
+    return change_pods(
+        manifest, lambda pod, name: keyed_lists.replace_item(pod, "containers", name, change)
+    )
+
+
+def _learned_target(recommendation: Recommendation, name: str) -> float | None:
+    found = recommendation.get(name)
+    return None if found is None or found.basis not in ("history", "profile") else found.target
 
 
 def _parse(text: str, name: str) -> list[Any]:
@@ -162,3 +218,16 @@ def _pick(documents: list[Any], name: str, folder: pathlib.Path) -> ManifestSour
     return ManifestSource(
         job, name, folder, tuple(documents[:place]), tuple(documents[place + 1 :])
     )
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Write a file, and make the folders above it.
+
+    Raises:
+        InputError: it cannot be, with the reason.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as cause:
+        raise errors.InputError(f"{path} cannot be written: {cause}") from cause

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rover_kf import errors
 from rover_kf.api.cluster_capacity import Headroom, NamespaceLimits
+from rover_kf.doctor.api_query import ApiClient
 from rover_kf.injection import quantities
 
 T = TypeVar("T")
@@ -24,14 +25,7 @@ _QUOTA_KEYS = {
 }
 
 
-class CollectionClient(Protocol):
-    """Of the API server's client, what is needed here."""
-
-    def items(self, path: str, *, what: str) -> list[dict[str, Any]]:
-        """All items of a collection."""
-
-
-def read(api: CollectionClient, namespace: str) -> NamespaceLimits:
+def read(api: ApiClient, namespace: str) -> NamespaceLimits:
     """Read the bounds of a namespace; what may not be read is named in ``unread``."""
     unread: list[str] = []
     place = f"/api/v1/namespaces/{namespace}"
@@ -60,14 +54,8 @@ def nodes_of(items: Items) -> tuple[Headroom, ...]:
     for node in ready:
         has = (node.get("status") or {}).get("allocatable") or {}
         devices = sum(_number(has[name]) for name in ACCELERATORS if name in has)
-        rooms.append(
-            Headroom(
-                cpu=_number(has["cpu"]) if "cpu" in has else None,
-                memory=_number(has["memory"]) if "memory" in has else None,
-                accelerators=devices,
-                pods=_number(has["pods"]) if "pods" in has else None,
-            )
-        )
+        sizes = {key: _number(has[key]) for key in ("cpu", "memory", "pods") if key in has}
+        rooms.append(Headroom(accelerators=devices, **sizes))
     return tuple(rooms)
 
 

@@ -3,50 +3,39 @@
 """RoverClient: one object for a job's whole life, embedded or on Kubernetes.
 
 Called by CLI, notebooks and components. Every method reads afresh; nothing is cached. Longer
-bodies are functions that take the Connection: in submission.py, script_jobs.py and jobs.py.
+bodies are functions that take the Connection: in submission.py, script_jobs.py and patches.py.
 """
 
-# Long because each public method of RoverClient has its documented arguments here; bodies are
-# in other modules.
+# Long because each public method of RoverClient has its documented arguments here; longer bodies
+# are in other modules.
 
 from __future__ import annotations
 
 import builtins
 import contextlib
+import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, final
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.decisions import Recommendation
-from rover_kf.api.jobs import JobKey, Manifest, ObservedJob, Pod
+from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus, ScaleRequest
-from rover_kf.client import (
-    explain,
-    kubeflow_client,
-    manifests,
-    patches,
-    results,
-    running_jobs,
-    settings,
-    submission,
-    suspend,
-)
+from rover_kf.client import explain, patches, results, settings, submission
 from rover_kf.client.connection import Connection
 from rover_kf.client.explain import Explanation
-from rover_kf.client.job_name import to_key
-from rover_kf.client.kubeflow_client import KubeflowClient
-from rover_kf.client.progress.job_progress import Progress
-from rover_kf.client.progress.progress_display import ProgressDisplay
-from rover_kf.client.scripts import script_jobs, script_manifest
-from rover_kf.client.scripts.script_dry_run import DryRun, dry_run_script
-from rover_kf.client.scripts.script_manifest import Resources, TrainingSpec
+from rover_kf.client.job_progress import Progress, carry_over, make_progress, with_final_record
+from rover_kf.client.kubeflow_client import KubeflowClient, cluster_of
+from rover_kf.client.manifests import KINDS, ManifestSource, to_key
+from rover_kf.client.patches import POLL_SECONDS, SuspendResult
+from rover_kf.client.progress_display import ProgressDisplay
+from rover_kf.client.script_jobs import DryRun, dry_run_script, script_of, start
+from rover_kf.client.script_manifest import Resources, TrainingSpec, parse_replicas, unique_name
 from rover_kf.client.submission import Given
-from rover_kf.client.suspend import SuspendResult
 from rover_kf.client.views import EventList, JobHistory, JobList, LogView
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
@@ -87,7 +76,7 @@ class RoverClient:
         """Both of jobs that are named without one by kubeflow's verbs."""
         if isinstance(cluster, KubeflowClient):
             self.namespace, self.job_kind = cluster.namespace, cluster.job_kind
-            cluster = kubeflow_client.cluster_of(cluster)
+            cluster = cluster_of(cluster)
         connection = Connection.open(cluster, config or settings.read())
         self._connection = connection
         self.settings, self.history = connection.settings, connection.history
@@ -124,12 +113,7 @@ class RoverClient:
             self._connection.embedded.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -213,9 +197,7 @@ class RoverClient:
         """
         return self.submit_source(submission.read(given), inject=inject)
 
-    def submit_source(
-        self, source: manifests.ManifestSource, *, inject: bool = True
-    ) -> ObservedJob:
+    def submit_source(self, source: ManifestSource, *, inject: bool = True) -> ObservedJob:
         """The same of a job that is read already; relative scripts are looked for in its folder."""
         return submission.submit(self._connection, source, inject=inject)
 
@@ -277,9 +259,9 @@ class RoverClient:
             InputError: refused before anything started.
         """
         stem = getattr(what, "__name__", "") if callable(what) else pathlib.Path(what).stem
-        name = name or script_manifest.unique_name(stem)
-        script = script_jobs.script_of(self._connection, name, what, parameters, arguments)
-        least, most = script_manifest.parse_replicas(num_workers)
+        name = name or unique_name(stem)
+        script = script_of(self._connection, name, what, parameters, arguments)
+        least, most = parse_replicas(num_workers)
         return self.start_training(
             TrainingSpec(
                 script=script,
@@ -302,7 +284,7 @@ class RoverClient:
         Raises:
             InputError: refused before anything started.
         """
-        return script_jobs.start(self._connection, spec)
+        return start(self._connection, spec)
 
     def get(self, key: JobKey | str) -> ObservedJob:
         """Read one job.
@@ -326,7 +308,7 @@ class RoverClient:
             JobFailed: it ended otherwise; the message holds the verdict.
             WaitTimeout: it did not get there in ``timeout`` seconds; it goes on.
         """
-        return running_jobs.wait(self._connection, to_key(key), {until}, timeout=timeout)
+        return self._wait(to_key(key), {until}, timeout, POLL_SECONDS)
 
     def status(self, key: JobKey | str, *, after: int = 0) -> CoordinatorStatus:
         """What the job's coordinator knows; events with a sequence above ``after``.
@@ -341,11 +323,32 @@ class RoverClient:
 
         Of a job that has ended the history tells how far it came.
         """
-        return running_jobs.progress(self._connection, to_key(key))
+        key = to_key(key)
+        try:
+            status = self.status(key, after=names.NO_EVENTS)
+        except errors.ClusterUnavailable:
+            status = None
+        job = self.get(key)
+        seen = make_progress(job, self.cluster.list_pods(key), status)
+        if status is None and seen.finished:
+            seen = with_final_record(seen, results.run_of(self.history, job))
+        return dataclasses.replace(seen, timestamp=time.time())
 
     def watch(self, key: JobKey | str, *, every: float = 0.5) -> Iterator[Progress]:
         """Progress every so many seconds, with what was told meanwhile, until the job's end."""
-        return running_jobs.watch(self._connection, to_key(key), every=every)
+        key, seen = to_key(key), set[Event]()
+        last: Progress | None = None
+        while last is None or not last.finished:
+            if last is not None:
+                time.sleep(every)
+            now = self.progress(key)
+            if now.finished:
+                self.settle(key)
+            fresh = tuple(event for event in self.events(key) if event not in seen)
+            seen.update(fresh)
+            # The coordinator goes before the job does: what it said last still stands.
+            last = dataclasses.replace(carry_over(now, last), events=fresh)
+            yield last
 
     def follow(
         self, key: JobKey | str, *, every: float = 0.5, timeout: float | None = None
@@ -381,7 +384,17 @@ class RoverClient:
         Raises:
             NoSuchJob: neither knows it.
         """
-        return running_jobs.events(self._connection, to_key(key))
+        key = to_key(key)
+        if current := self.cluster.list_events(key):
+            return EventList(current)
+        try:
+            self.get(key)
+        except errors.NoSuchJob:
+            record = self.record(key)
+            if record is None:
+                raise
+            return EventList(record.events)
+        return EventList(())
 
     def logs(
         self,
@@ -429,7 +442,7 @@ class RoverClient:
         Raises:
             InputError: it has ended, is another's to suspend, or would lose what it has done.
         """
-        return suspend.pause(self.cluster, to_key(key), wait=wait, force=force)
+        return patches.pause(self.cluster, to_key(key), wait=wait, force=force)
 
     def resume(self, key: JobKey | str) -> ObservedJob:
         """Let a suspended job go on from storage.
@@ -437,7 +450,7 @@ class RoverClient:
         Raises:
             InputError: it has ended, or is another's to resume.
         """
-        return suspend.resume(self.cluster, to_key(key))
+        return patches.resume(self.cluster, to_key(key))
 
     def explain(self, key: JobKey | str) -> Explanation:
         """Why the job has its size: decisions, what they reckoned with, what came of them."""
@@ -552,7 +565,7 @@ class RoverClient:
         job_kind: str | None = None,
         expected_conditions: Collection[str] = ("Succeeded",),
         wait_timeout: float = 600,
-        polling_interval: float = running_jobs.POLL_SECONDS,
+        polling_interval: float = POLL_SECONDS,
     ) -> ObservedJob:
         """Wait until the job's last condition is one of those expected.
 
@@ -560,13 +573,8 @@ class RoverClient:
             JobFailed: it ended otherwise; the message holds the verdict.
             WaitTimeout: it did not get there in time; it goes on.
         """
-        return running_jobs.wait(
-            self._connection,
-            self._key(name, namespace, job_kind),
-            expected_conditions,
-            timeout=wait_timeout,
-            every=polling_interval,
-        )
+        key = self._key(name, namespace, job_kind)
+        return self._wait(key, expected_conditions, wait_timeout, polling_interval)
 
     def is_job_created(
         self, name: str, namespace: str | None = None, job_kind: str | None = None
@@ -599,12 +607,33 @@ class RoverClient:
         """Whether it ended otherwise."""
         return self.get_job(name, namespace, job_kind).phase == "Failed"
 
+    def _wait(
+        self, key: JobKey, phases: Collection[str], timeout: float | None, every: float
+    ) -> ObservedJob:
+        """Wait until the job's phase is one of those."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            job = self.get(key)
+            if job.finished:
+                self.settle(key)
+            if job.phase in phases:
+                return job
+            if job.finished:
+                raise errors.JobFailed(f"{key} is {job.phase}: {self.verdict(key)}")
+            if deadline is not None and time.monotonic() > deadline:
+                expected = " or ".join(sorted(phases))
+                raise errors.WaitTimeout(
+                    f"{key} is {job.phase or 'new'}, not {expected}, after {timeout:g} s; "
+                    "it goes on"
+                )
+            time.sleep(every)
+
     def _key(self, name: str, namespace: str | None, job_kind: str | None) -> JobKey:
         return JobKey(namespace or self.namespace, name, self._kind(job_kind))
 
     def _kind(self, requested: str | None) -> str:
         kind = requested or self.job_kind
-        if kind not in manifests.KINDS:
-            allowed = " or ".join(manifests.KINDS)
+        if kind not in KINDS:
+            allowed = " or ".join(KINDS)
             raise errors.InputError(f"job_kind is {kind!r}; allowed: {allowed}")
         return kind

@@ -1,6 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests on their way to the cluster: read, injected, submitted."""
+"""Manifests on their way to the cluster: read, checked, injected, submitted.
+
+How fast a job's storage is, as runs before it have measured, is written into its policy: a pod's
+grace goes by it. As an annotation it stays with the job, so that the job is the same when it is
+patched again, by whom and whenever.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +15,92 @@ import os
 import pathlib
 
 from rover_kf import errors
-from rover_kf.api.cluster_capacity import Headroom, NamespaceLimits
+from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
-from rover_kf.client import manifests, namespace_limits, submit_checks
+from rover_kf.api.cluster_capacity import Headroom, NamespaceLimits
+from rover_kf.client import manifests, namespace_limits
 from rover_kf.client.connection import Connection
 from rover_kf.client.kubeflow_client import Model, manifest_of
-from rover_kf.client.storage_bandwidth import apply_storage_bandwidth
+from rover_kf.client.manifests import ManifestSource
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.history_protocol import HistoryStore
+from rover_kf.injection import storage_mount
+from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.inject import Injected, inject
 from rover_kf.injection.policy.rover_policy import RoverPolicy
+from rover_kf.injection.validation import validate
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.recommend import recommend
+
+BANDWIDTH_KEY = f"{names.PREFIX}checkpoint.storage-bandwidth"
+
+
+def apply_storage_bandwidth(
+    source: ManifestSource, history: HistoryStore
+) -> tuple[ManifestSource, str]:
+    """The source with what its storage took in earlier runs, and a line that says so.
+
+    Args:
+        source: left as it is if it states a figure, or has no storage.
+        history: one that cannot be read, or knows nothing, changes nothing.
+
+    Raises:
+        InputError: the manifest cannot be used.
+    """
+    metadata = source.job["metadata"]
+    annotations = metadata.get("annotations") or {}
+    policy = RoverPolicy.from_annotations(annotations, source=source.name).checkpoint
+    if policy.path is None or policy.storage_bandwidth is not None:
+        return source, ""
+    found = recommend(source.job, history, source=source.name).get("storage_rate")
+    if found is None:
+        return source, ""
+    # What is below the least that may be stated is a storage that hardly answers.
+    rate = max(round(found.target), 1 << 20)
+    job = {
+        **source.job,
+        "metadata": {**metadata, "annotations": {**annotations, BANDWIDTH_KEY: str(rate)}},
+    }
+    return source.with_job(job), f"{BANDWIDTH_KEY} {rate} ({rate / 1e6:.0f} MB/s): {found.why}"
+
+
+def check_storage(source: ManifestSource) -> None:
+    """Refuse an embedded job whose checkpoint path is not on a volume and cannot be written here.
+
+    (Volumes are the embedded cluster's to look at.)
+
+    Raises:
+        PolicyError: with the path and why it cannot be written.
+    """
+    policy = validate.validate(source.job, source=source.name, allow_unmounted=True)
+    path = policy.checkpoint.path
+    if path is None:
+        return
+    if storage_mount.is_url(path):
+        allowed = "a folder: an embedded run has no Secret with an object store's credentials"
+        key = f"{names.PREFIX}checkpoint.path"
+        raise errors.PolicyError(key, path, allowed=allowed, source=source.name)
+    adapter = adapter_for(source.job)
+    for replica in adapter.replicas(source.job):
+        if storage_mount.covering_mount(adapter.trainer(replica), path) is None:
+            why = unwritable_reason(pathlib.Path(path))
+            if why:
+                key = f"{names.PREFIX}checkpoint.path"
+                allowed = f"a folder on a volume or one that can be written here ({why})"
+                raise errors.PolicyError(key, path, allowed=allowed, source=source.name)
+
+
+def unwritable_reason(folder: pathlib.Path) -> str:
+    """Why a folder cannot be made and written; empty if it can. Makes nothing."""
+    place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not place.is_dir():
+        return f"{place} is no folder"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return f"{place} is not to be written by this user"
+    if os.statvfs(place).f_flag & os.ST_RDONLY or str(place).startswith(("/proc", "/sys")):
+        return f"{place} is read-only"
+    return ""
 
 
 def apply_cluster_bounds(
@@ -77,7 +155,7 @@ def patch(connection: Connection, source: manifests.ManifestSource) -> Injected:
     """Inject a job with what its storage took in earlier runs."""
     source, _ = apply_storage_bandwidth(source, connection.history)
     if connection.embedded:
-        submit_checks.check_storage(source)
+        check_storage(source)
     return inject(
         source.job,
         settings=connection.settings.injection,

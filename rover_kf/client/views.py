@@ -1,15 +1,36 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Several jobs, a job's events, its course, its log: what a notebook shows as a table or text."""
+"""Sizes, jobs, events, a job's course, its log: what a notebook or a step shows."""
 
 from __future__ import annotations
 
-import datetime as dt
 import html
 
+from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.client.progress.job_progress import Progress
+from rover_kf.client.job_progress import Progress
+from rover_kf.client.progress_text import format_time
 from rover_kf.system.html_tables import html_table
+
+
+def format_recommendation(recommendation: Recommendation) -> str:
+    """A table of sizes with their intervals, where they come from and why."""
+    rows = [
+        f"| {item.name} | {item.target:g} {item.unit} | {item.lower:g} to {item.upper:g} "
+        f"| {item.basis} | {item.why} |"
+        for item in recommendation.quantities
+    ]
+    head = ["| size | target | between | from | why |", "|---|---|---|---|---|"]
+    parts = [f"### Sizes for {recommendation.job}", "", *head, *rows, ""]
+    parts += [
+        f"- or {one.strategy} {one.precision}, {one.accumulation} micro-batches of {one.batch}: "
+        f"{one.why}"
+        for one in recommendation.proposals
+    ]
+    if recommendation.cost is not None:
+        cost = recommendation.cost
+        parts.append(f"- {cost.per_hour:.2f} {cost.currency} an hour: {cost.why}")
+    return "\n".join([*parts, *(f"- {note}" for note in recommendation.notes), ""])
 
 
 class JobList(tuple[ObservedJob, ...]):
@@ -24,7 +45,7 @@ class JobList(tuple[ObservedJob, ...]):
                 job.key.name,
                 job.phase or "New",
                 ", ".join(f"{count} {kind}" for kind, count in job.replicas.items()),
-                _format_time(job.created_at),
+                format_time(job.created_at),
             )
             for job in self
         )
@@ -39,7 +60,7 @@ class EventList(tuple[Event, ...]):
 
     def _repr_html_(self) -> str:
         rows = (
-            (_format_time(event.at), "!" if event.warning else "", event.reason, event.message)
+            (format_time(event.at), "!" if event.warning else "", event.reason, event.message)
             for event in self
         )
         return html_table(f"{len(self)} events", ("at", "", "reason", "message"), rows)
@@ -80,7 +101,3 @@ class LogView(str):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self)}</pre>"
-
-
-def _format_time(seconds: float) -> str:
-    return dt.datetime.fromtimestamp(seconds).astimezone().strftime("%F %T")

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -25,7 +27,7 @@ class ApiClient(Protocol):
     ) -> dict[str, Any]:
         """One request whose reply is a JSON object."""
 
-    def items(self, path: str, *, what: str, query: Mapping[str, str] | None) -> list[Any]:
+    def items(self, path: str, *, what: str, query: Mapping[str, str] | None = None) -> list[Any]:
         """All items of a collection."""
 
 
@@ -74,3 +76,11 @@ def _request(api: ApiClient, method: str, path: str, what: str, **given: Any) ->
         return ObjectResult()
     except errors.RoverError as error:
         return ObjectResult(denial=str(error))
+
+
+def decode_base64(text: object) -> bytes:
+    """Data of a Secret or a caBundle; empty where it is none."""
+    try:
+        return base64.b64decode(str(text or ""), validate=True)
+    except binascii.Error:
+        return b""

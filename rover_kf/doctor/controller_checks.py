@@ -3,7 +3,8 @@
 """Our controller: running, and with the rights that its manifests give it.
 
 There is one for the cluster, or one for a namespace alone (manifests/overlays/namespaced), which
-has rights there alone and needs no others.
+has rights there alone and needs no others. Without a webhook jobs are patched where they are
+submitted.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.doctor import rbac
+from rover_kf.doctor import webhook_checks
 from rover_kf.doctor.api_query import ApiClient, ListResult, list_all
 from rover_kf.doctor.finding import Finding, unknown
-from rover_kf.doctor.rbac import MissingPermissions, Permission
-from rover_kf.doctor.webhook_checks import INSTALL
+from rover_kf.doctor.rbac import MissingPermissions, Permission, permissions, review_account
+from rover_kf.doctor.webhook_checks import INSTALL, WebhookState
+from rover_kf.injection.inject import is_injected
 
 CHECK, PERMISSIONS = "controller", "controller-rights"
 PART_OF_SELECTOR = "app.kubernetes.io/name=rover-kf"
@@ -30,25 +32,18 @@ CONSEQUENCE = (
 
 _LOST_POD_PERMISSION = Permission("patch", "", "pods", "status")
 """Of nodes that are gone, which who may not read nodes does not know."""
-REQUIRED = (
-    *(
-        Permission(verb, "kubeflow.org", "pytorchjobs")
-        for verb in ("get", "list", "watch", "patch")
-    ),
-    *(Permission(verb, "kubeflow.org", "tfjobs") for verb in ("get", "list", "watch", "patch")),
-    Permission("list", "", "pods"),
-    Permission("watch", "", "pods"),
-    Permission("delete", "", "pods"),
-    Permission("patch", "", "pods", "resize"),
-    _LOST_POD_PERMISSION,
-    Permission("get", "", "nodes"),
-    Permission("list", "", "nodes"),
-    Permission("watch", "", "nodes"),
-    Permission("create", "", "events"),
-    Permission("list", "", "resourcequotas"),
-    Permission("list", "autoscaling", "horizontalpodautoscalers"),
-    Permission("create", "authentication.k8s.io", "tokenreviews"),
-    Permission("create", "authorization.k8s.io", "subjectaccessreviews"),
+REQUIRED = permissions(
+    ("kubeflow.org", "pytorchjobs", "get list watch patch"),
+    ("kubeflow.org", "tfjobs", "get list watch patch"),
+    ("", "pods", "list watch delete"),
+    ("", "pods/resize", "patch"),
+    ("", "pods/status", "patch"),
+    ("", "nodes", "get list watch"),
+    ("", "events", "create"),
+    ("", "resourcequotas", "list"),
+    ("autoscaling", "horizontalpodautoscalers", "list"),
+    ("authentication.k8s.io", "tokenreviews", "create"),
+    ("authorization.k8s.io", "subjectaccessreviews", "create"),
 )
 """Of its ClusterRole, but for what names one object (manifests/base/rbac)."""
 
@@ -99,7 +94,7 @@ def collect(api: ApiClient, namespace: str, controller_namespace: str) -> Contro
     place, selector = f"/api/v1/namespaces/{where}/pods", {"labelSelector": CONTROLLER_SELECTOR}
     pods = list_all(api, place, f"pods of {where}", selector)
     account = f"system:serviceaccount:{where}:{_account(deployments)}"
-    found = rbac.review_account(api, account, needed, namespace if alone else "")
+    found = review_account(api, account, needed, namespace if alone else "")
     return ControllerState(where, deployments, pods, found, alone)
 
 
@@ -189,3 +184,56 @@ def _check_permissions(observed: ControllerState) -> Finding:
     return Finding(
         PERMISSIONS, "good", f"{observed.rights.account} has the {len(needed)} rights it needs"
     )
+
+
+ACCOUNT = "controller-account"
+
+
+def check_single_namespace(
+    observed: ControllerState, admission: WebhookState, trusted: str
+) -> Iterator[Finding]:
+    """That nothing injects, as is right here; and whether jobs take this controller's word.
+
+    Args:
+        observed: the namespace's own controller.
+        admission: what is to be seen of a webhook; there should be none.
+        trusted: account that jobs patched by the caller's hand take the word of.
+    """
+    yield _check_no_webhook(observed, admission)
+    yield _check_account(observed, trusted)
+
+
+def _check_no_webhook(observed: ControllerState, admission: WebhookState) -> Finding:
+    injected = admission.labelled_dry_run.value is not None and is_injected(
+        admission.labelled_dry_run.value
+    )
+    if injected or admission.configuration.value is not None:
+        what = (
+            f"there is a webhook for the whole cluster (in {admission.namespace}) beside the "
+            f"controller of {observed.namespace}: two controllers would look after the same jobs"
+        )
+        mend = (
+            "keep one of them: kubectl delete -k manifests/overlays/namespaced takes the "
+            "namespace's own away"
+        )
+        return Finding(webhook_checks.CHECK, "broken" if injected else "warning", what, mend)
+    what = (
+        f"none, as is right for the jobs of {observed.namespace} alone: rover-kf submit, rover-kf "
+        "patch, the SDK and pipelines' steps patch them; kubectl apply of a plain file does not"
+    )
+    return Finding(webhook_checks.CHECK, "good", what)
+
+
+def _check_account(observed: ControllerState, trusted: str) -> Finding:
+    if trusted == observed.account:
+        return Finding(ACCOUNT, "good", f"jobs that you patch take the word of {trusted}")
+    other = f"only of {trusted}" if trusted else "of no controller"
+    what = (
+        f"jobs that you patch would take the word {other}, not of {observed.account}: what it "
+        "tells them is refused"
+    )
+    mend = (
+        f"export ROVER_CONTROLLER_ACCOUNT={observed.account} where jobs are submitted, also in "
+        "pipelines' steps"
+    )
+    return Finding(ACCOUNT, "warning", what, mend)

@@ -13,9 +13,7 @@ from rover_kf.api.jobs import Manifest
 from rover_kf.doctor import (
     controller_checks,
     dry_run_objects,
-    images,
     kubernetes_version,
-    namespaced,
     pod_checks,
     rbac,
     tls_secret,
@@ -24,16 +22,7 @@ from rover_kf.doctor import (
     webhook_checks,
 )
 from rover_kf.doctor.api_query import ApiClient, ObjectResult, dry_run_create, get
-from rover_kf.doctor.controller_checks import ControllerState
 from rover_kf.doctor.finding import Finding
-from rover_kf.doctor.images import ImageState
-from rover_kf.doctor.kubernetes_version import ClusterVersions
-from rover_kf.doctor.pod_checks import PodDryRuns
-from rover_kf.doctor.rbac import MissingPermissions
-from rover_kf.doctor.tls_secret import TlsState
-from rover_kf.doctor.training_operator import TrainingOperatorState
-from rover_kf.doctor.volume_claims import VolumeClaimState
-from rover_kf.doctor.webhook_checks import WebhookState
 from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.inject import inject, remove
 from rover_kf.injection.settings import InjectionSettings
@@ -48,15 +37,15 @@ class ClusterFacts:
     now: float
     is_user_job: bool
     """Whether the job is the caller's own."""
-    versions: ClusterVersions
-    operator: TrainingOperatorState
-    admission: WebhookState
-    controller: ControllerState
-    permissions: MissingPermissions
-    pods: PodDryRuns
-    claims: VolumeClaimState
-    images: ImageState
-    tls: TlsState
+    versions: kubernetes_version.ClusterVersions
+    operator: training_operator.TrainingOperatorState
+    admission: webhook_checks.WebhookState
+    controller: controller_checks.ControllerState
+    permissions: rbac.MissingPermissions
+    pods: pod_checks.PodDryRuns
+    claims: volume_claims.VolumeClaimState
+    images: pod_checks.ImageState
+    tls: tls_secret.TlsState
     namespace_object: ObjectResult
     """The namespace."""
     trusted_account: str = ""
@@ -128,7 +117,7 @@ def collect_facts(
     )
     place = get(api, f"/api/v1/namespaces/{namespace}", f"namespace {namespace}")
     asked = webhook_checks.collect(api, place, labelled)
-    admitted = labelled.value is not None and images.sidecar_image(labelled.value)
+    admitted = labelled.value is not None and pod_checks.sidecar_image(labelled.value)
     whole = labelled.value if labelled.value is not None and admitted else patched
     ours = controller_checks.collect(api, namespace, asked.namespace)
     return ClusterFacts(
@@ -144,7 +133,7 @@ def collect_facts(
             api, namespace, dry_run_objects.first_pods(whole, namespace), seen.nodes
         ),
         volume_claims.collect(api, namespace, plain),
-        images.collect(api, namespace, seen.nodes, whole),
+        pod_checks.collect_images(api, namespace, seen.nodes, whole),
         tls_secret.collect(api, namespace, ours.namespace, whole),
         place,
         settings.controller_account,
@@ -162,11 +151,13 @@ def check_facts(facts: ClusterFacts) -> Iterator[Finding]:
     yield from training_operator.check(facts.operator, facts.now)
     yield from controller_checks.check(facts.controller)
     if facts.controller.single_namespace:
-        yield from namespaced.check(facts.controller, facts.admission, facts.trusted_account)
+        yield from controller_checks.check_single_namespace(
+            facts.controller, facts.admission, facts.trusted_account
+        )
     else:
         yield from webhook_checks.check(facts.admission, facts.now)
     if there:
         yield from pod_checks.check(facts.pods, is_user_job=facts.is_user_job)
         yield from volume_claims.check(facts.claims)
-        yield from images.check(facts.images)
+        yield from pod_checks.check_images(facts.images)
         yield from tls_secret.check(facts.tls, facts.now)

@@ -59,7 +59,8 @@ def check(observed: ClusterVersions) -> Iterator[Finding]:
     if not kubelets:
         yield Finding("nodes", "broken", "the cluster has no nodes", "add a node")
     elif old:
-        what = f"kubelets without native sidecars: {_format_versions(old)}"
+        shown = ", ".join(f"{name} ({version})" for name, version in sorted(old.items()))
+        what = f"kubelets without native sidecars: {shown}"
         yield Finding("nodes", "broken", what, f"upgrade those nodes to {oldest} or newer")
     else:
         what = f"{len(kubelets)} nodes, kubelets {', '.join(sorted(set(kubelets.values())))}"
@@ -70,7 +71,3 @@ def parse_minor(version: str) -> tuple[int, int] | None:
     """Major and minor number of a version such as ``v1.34.4``; None if it is none."""
     match = _MINOR.match(version)
     return None if match is None else (int(match[1]), int(match[2]))
-
-
-def _format_versions(versions: dict[str, str]) -> str:
-    return ", ".join(f"{name} ({version})" for name, version in sorted(versions.items()))

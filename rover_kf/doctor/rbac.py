@@ -30,6 +30,15 @@ class Permission:
         return f"{self.verb} {self.resource}{below}"
 
 
+def permissions(*rows: tuple[str, str, str]) -> tuple[Permission, ...]:
+    """Rows of an API group, a resource (or ``resource/subresource``) and verbs, one each."""
+    return tuple(
+        Permission(verb, group, *resource.split("/"))
+        for group, resource, verbs in rows
+        for verb in verbs.split()
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class MissingPermissions:
     """What an account lacks."""
@@ -41,14 +50,10 @@ class MissingPermissions:
     """Why it could not be asked."""
 
 
-REQUIRED = (
-    Permission("create", "kubeflow.org", "pytorchjobs"),
-    Permission("get", "kubeflow.org", "pytorchjobs"),
-    Permission("list", "kubeflow.org", "pytorchjobs"),
-    Permission("patch", "kubeflow.org", "pytorchjobs"),
-    Permission("delete", "kubeflow.org", "pytorchjobs"),
-    Permission("list", "", "pods"),
-    Permission("list", "", "events"),
+REQUIRED = permissions(
+    ("kubeflow.org", "pytorchjobs", "create get list patch delete"),
+    ("", "pods", "list"),
+    ("", "events", "list"),
 )
 """To submit, look at, scale and delete jobs."""
 

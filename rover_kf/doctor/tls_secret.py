@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import pathlib
 import time
@@ -16,7 +14,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.doctor import dry_run_objects
-from rover_kf.doctor.api_query import ApiClient, ObjectResult, get
+from rover_kf.doctor.api_query import ApiClient, ObjectResult, decode_base64, get
 from rover_kf.doctor.finding import Finding, unknown
 from rover_kf.sidecar.tls import certificate
 from rover_kf.sidecar.tls.certificate import Certificate
@@ -106,7 +104,7 @@ def _read_certificate(observed: TlsState) -> Certificate | Finding:
     more = ((observed.extra_authorities.value or {}).get("data") or {}).get(
         names.TLS_AUTHORITIES, ""
     )
-    data = {key: _decode(text) for key, text in _get_data(observed.secret).items()}
+    data = {key: decode_base64(text) for key, text in _get_data(observed.secret).items()}
     data[names.TLS_MORE_AUTHORITIES] = more.encode()
     try:
         return certificate.load(data, pathlib.PurePath(observed.name), observed.namespace)
@@ -144,10 +142,3 @@ def _check_controller_trust(observed: TlsState, job_certificate: Certificate) ->
 
 def _get_data(answer: ObjectResult) -> Mapping[str, Any]:
     return (answer.value or {}).get("data") or {}
-
-
-def _decode(text: object) -> bytes:
-    try:
-        return base64.b64decode(str(text or ""), validate=True)
-    except binascii.Error:
-        return b""

@@ -4,14 +4,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.doctor.api_query import ApiClient, ListResult, ObjectResult, get, list_all
+from rover_kf.doctor.api_query import (
+    ApiClient,
+    ListResult,
+    ObjectResult,
+    decode_base64,
+    get,
+    list_all,
+)
 from rover_kf.doctor.finding import Finding, unknown
 from rover_kf.injection.inject import is_injected
 from rover_kf.webhook.certificates import Certificates
@@ -109,7 +114,9 @@ def _check_configuration(observed: WebhookState) -> Finding | None:
 
 
 def _check_certificate(observed: WebhookState, now: float) -> Finding | None:
-    bundle = _decode((_hook(observed.configuration).get("clientConfig") or {}).get("caBundle"))
+    bundle = decode_base64(
+        (_hook(observed.configuration).get("clientConfig") or {}).get("caBundle")
+    )
     restart = _RESTART.format(observed.namespace)
     if not bundle:
         what = f"the caBundle of {HOOK} is empty: the controller has not filled it in"
@@ -121,7 +128,7 @@ def _check_certificate(observed: WebhookState, now: float) -> Finding | None:
         return Finding(CHECK, "broken", what, restart)
     data = observed.secret.value.get("data") or {}
     try:
-        held = Certificates.from_data({key: _decode(value) for key, value in data.items()})
+        held = Certificates.from_data({key: decode_base64(value) for key, value in data.items()})
     except errors.ProtocolError as error:
         what = f"secret {WEBHOOK} in {observed.namespace}: {error}"
         mend = f"kubectl -n {observed.namespace} delete secret {WEBHOOK}; {restart}"
@@ -200,10 +207,3 @@ def selector_matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> 
 def _hook(configuration: ObjectResult) -> Mapping[str, Any]:
     hooks = (configuration.value or {}).get("webhooks") or ()
     return next((hook for hook in hooks if hook["name"] == HOOK), {})
-
-
-def _decode(text: object) -> bytes:
-    try:
-        return base64.b64decode(str(text or ""), validate=True)
-    except binascii.Error:
-        return b""

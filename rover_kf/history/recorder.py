@@ -4,11 +4,18 @@
 
 Called once a tick while the job runs and once when it has ended. The record only grows: a
 coordinator that was replaced and begins its own account anew takes nothing away from it.
+
+Of a long run neighbouring windows that say the same become one. What lies between the first eighth
+and the last quarter is packed: the newest windows, to which a throughput model is fitted, stay as
+they were measured. Steps, samples and time blocked by saves are summed, so that a record says as
+much of the whole run as before, only less finely; a slow window among others goes under in them.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
@@ -20,11 +27,80 @@ from rover_kf.api.faults.hang_reports import Hang
 from rover_kf.api.faults.node_check_messages import NodeCheckReport
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.records import JobSignature, ProgressSample, RunRecord, ServerSetup
-from rover_kf.api.samples import Goodput
+from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.history import downsampling
 
-T = TypeVar("T")
+SAME_BATCH = 0.05
+"""Log ratio up to which two global batches are the same: an epoch's last one is smaller."""
+GAP_WEIGHT = 10
+"""What a second between two windows counts, in which nobody trained steadily."""
+
+
+def downsample(windows: tuple[Throughput, ...], max_windows: int) -> tuple[Throughput, ...]:
+    """At most so many.
+
+    Where no two neighbours are of one world and batch, the oldest of the world with the most
+    windows is given up. Each that is too many costs a look at all: for some at a time.
+
+    Args:
+        windows: in the order of time.
+        max_windows: of them.
+    """
+    kept = list(windows)
+    edge = max_windows // 8
+    while len(kept) > max_windows:
+        middle = range(edge, len(kept) - 2 * edge)
+        pairs = [i for i in middle[:-1] if _can_merge(kept[i], kept[i + 1])]
+        if pairs:
+            best = min(pairs, key=lambda i: _distance(kept[i], kept[i + 1]))
+            kept[best : best + 2] = [_merge_windows(kept[best], kept[best + 1])]
+            continue
+        counts = collections.Counter(_world(window) for window in kept)
+        del kept[max(middle, key=lambda i: (counts[_world(kept[i])], -i))]
+    return tuple(kept)
+
+
+def _world(window: Throughput) -> tuple[int, int]:
+    return window.nodes, window.world_size
+
+
+def _can_merge(left: Throughput, right: Throughput) -> bool:
+    ratio = _batch(left) / _batch(right)
+    return _world(left) == _world(right) and abs(math.log(ratio)) <= SAME_BATCH
+
+
+def _distance(left: Throughput, right: Throughput) -> float:
+    """Seconds that both would last as one, more where time lies between."""
+    gap = max(0.0, right.started_at - left.ended_at)
+    return right.ended_at - left.started_at + GAP_WEIGHT * gap
+
+
+def _batch(window: Throughput) -> float:
+    # A trainer that does not tell its samples is reckoned in steps.
+    return window.global_batch or 1.0
+
+
+def _merge_windows(left: Throughput, right: Throughput) -> Throughput:
+    """Both as one, at the pace of the one with more steps: as a median, it is that of most."""
+    most = left if left.steps >= right.steps else right
+    steps, samples = left.steps + right.steps, left.samples + right.samples
+    seconds = [window.ended_at - window.started_at for window in (left, right)]
+    share = seconds[0] / sum(seconds) if sum(seconds) > 0 else 0.5
+    return Throughput(
+        started_at=left.started_at,
+        ended_at=right.ended_at,
+        nodes=left.nodes,
+        world_size=left.world_size,
+        steps=steps,
+        samples=samples,
+        step_seconds=most.step_seconds,
+        global_batch=samples / steps if samples and steps else most.global_batch,
+        wait_fraction=share * left.wait_fraction + (1 - share) * right.wait_fraction,
+        save_seconds=left.save_seconds + right.save_seconds,
+    )
+
+
+T = TypeVar("T", Event, ScaleDecision)
 
 RUNNING, SUCCEEDED, FAILED, DELETED = "running", "succeeded", "failed", "deleted"
 
@@ -38,7 +114,7 @@ MAX_DATA, MAX_POISON = 64, 64
 """Data sets, and what was set aside of each; the newest."""
 MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 256, 1024, 256
 """Beyond these what lies between the first eighth and the last quarter is thinned, evenly in time:
-windows are packed (packing.py), and those Events go first that tell of no trouble and no new
+windows are packed, and those Events go first that tell of no trouble and no new
 world, those decisions first that are to stay. A controller has the records of all running jobs in
 its memory."""
 LASTING = (names.EVENT_WORLD_FORMED, names.EVENT_SCALED, names.EVENT_FINISHED)
@@ -114,7 +190,11 @@ def update(
     return dataclasses.replace(
         record,
         outcome=outcome,
-        events=_thin(tuple(merged), MAX_EVENTS, _event_time, _weight) if fresh else record.events,
+        events=_thin(
+            tuple(merged), MAX_EVENTS, lambda event: event.warning or event.reason in LASTING
+        )
+        if fresh
+        else record.events,
         decisions=_with_decision(record.decisions, decision),
         memory_raised=max(record.memory_raised, memory_raised),
     )
@@ -138,9 +218,7 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
     mean_save = status.save_seconds / status.saves if status.saves else record.save_seconds
     return dataclasses.replace(
         record,
-        windows=downsampling.downsample((*record.windows, *fresh), MAX_WINDOWS)
-        if fresh
-        else record.windows,
+        windows=downsample((*record.windows, *fresh), MAX_WINDOWS) if fresh else record.windows,
         steps=max(record.steps, status.step),
         peak=_with_peak(record.peak, status),
         total_steps=record.total_steps if status.total_steps is None else status.total_steps,
@@ -253,7 +331,7 @@ def _with_decision(
             kept = (*kept[: alike[0]], *kept[alike[0] + 1 :])
     if decision.applied and kept and _is_same_decision(kept[-1], decision):
         kept = kept[:-1]
-    return _thin((*kept, decision), MAX_DECISIONS, _decision_time, _is_action)
+    return _thin((*kept, decision), MAX_DECISIONS, lambda choice: choice.action != "stay")
 
 
 def _kind(decision: ScaleDecision) -> str:
@@ -269,47 +347,17 @@ def _identity(event: Event) -> tuple[object, ...]:
     return event.reason, event.message, event.at, event.source
 
 
-def _thin(
-    items: tuple[T, ...],
-    max_items: int,
-    timestamp_of: Callable[[T], float],
-    rank: Callable[[T], int] = lambda _: 0,
-) -> tuple[T, ...]:
+def _thin(items: tuple[T, ...], max_items: int, rank: Callable[[T], bool]) -> tuple[T, ...]:
     """At most so many, by leaving out of the middle what has its neighbours nearest.
 
     Args:
         items: in the order of time.
         max_items: of them.
-        timestamp_of: when an item was.
-        rank: those of the lowest go first.
+        rank: those for which it is false go first.
     """
     kept = list(items)
     edge = max_items // 8
     while len(kept) > max_items:
         middle = range(edge, len(kept) - 2 * edge)
-        del kept[
-            min(
-                middle,
-                key=lambda i: (
-                    rank(kept[i]),
-                    timestamp_of(kept[i + 1]) - timestamp_of(kept[i - 1]),
-                ),
-            )
-        ]
+        del kept[min(middle, key=lambda i: (rank(kept[i]), kept[i + 1].at - kept[i - 1].at))]
     return tuple(kept)
-
-
-def _event_time(event: Event) -> float:
-    return event.at
-
-
-def _decision_time(decision: ScaleDecision) -> float:
-    return decision.at
-
-
-def _is_action(decision: ScaleDecision) -> int:
-    return int(decision.action != "stay")
-
-
-def _weight(event: Event) -> int:
-    return int(event.warning or event.reason in LASTING)

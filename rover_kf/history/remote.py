@@ -30,6 +30,9 @@ AUTHORITY_VARIABLE = "ROVER_KF_HISTORY_CA"
 class RemoteHistory:
     """A history behind a controller's URL; safe to share between threads.
 
+    Every method raises HistoryUnavailable where the server does not answer, or refuses the token.
+    Those that write always do.
+
     Args:
         url: such as ``https://rover-kf-webhook.rover-kf-system.svc``.
         token: file with the caller's token; by default ROVER_KF_TOKEN_FILE, else the pod's own.
@@ -48,28 +51,16 @@ class RemoteHistory:
         """Nothing is kept open."""
 
     def upsert(self, record: RunRecord) -> None:
-        """Refused: the controller alone writes.
-
-        Raises:
-            HistoryUnavailable: always.
-        """
+        """Refused: the controller alone writes."""
         raise self._read_only(record.uid)
 
     def get(self, uid: str) -> RunRecord | None:
-        """The record of that uid; None if there is none that the caller may see.
-
-        Raises:
-            HistoryUnavailable: the server does not answer, or refuses the token.
-        """
+        """The record of that uid; None if there is none that the caller may see."""
         found = self._request("GET", f"{names.PATH_HISTORY}/{urllib.parse.quote(uid, safe='')}")
         return None if found is None else codec.decode(RunRecord, found)
 
     def similar(self, signature: JobSignature, limit: int = 50) -> tuple[RunRecord, ...]:
-        """Runs of the same kind, most alike first, of namespaces that the caller may see.
-
-        Raises:
-            HistoryUnavailable: the server does not answer, or refuses.
-        """
+        """Runs of the same kind, most alike first, of namespaces that the caller may see."""
         path = f"{names.PATH_HISTORY}:similar?limit={limit}"
         return self._decode_records(self._request("POST", path, codec.dumps(signature)))
 
@@ -81,30 +72,18 @@ class RemoteHistory:
         outcome: str | None = None,
         limit: int = 100,
     ) -> tuple[RunRecord, ...]:
-        """Newest runs first, filtered by what is given.
-
-        Raises:
-            HistoryUnavailable: the server does not answer, or refuses.
-        """
+        """Newest runs first, filtered by what is given."""
         wanted = {"namespace": namespace, "name": name, "outcome": outcome, "limit": str(limit)}
         query = {key: value for key, value in wanted.items() if value is not None}
         path = f"{names.PATH_HISTORY}?{urllib.parse.urlencode(query)}"
         return self._decode_records(self._request("GET", path))
 
     def delete(self, uid: str) -> bool:
-        """Refused: the controller alone writes.
-
-        Raises:
-            HistoryUnavailable: always.
-        """
+        """Refused: the controller alone writes."""
         raise self._read_only(uid)
 
     def retain(self, *, newer_than: float) -> int:
-        """Refused: the controller alone writes.
-
-        Raises:
-            HistoryUnavailable: always.
-        """
+        """Refused: the controller alone writes."""
         raise self._read_only(f"what is older than {newer_than:g}")
 
     def _decode_records(self, payload: Any) -> tuple[RunRecord, ...]:

@@ -19,7 +19,8 @@ from sqlalchemy import exc
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.history import engines, sql_schema
+from rover_kf.history import sql_schema
+from rover_kf.history.remote import RemoteHistory
 
 CANDIDATES = 500
 """Newest runs of a namespace among which similar ones are looked for."""
@@ -32,7 +33,7 @@ ALL = "*"
 
 
 class SqlHistory:
-    """A history behind a SQLAlchemy URL; safe to share between threads.
+    """A history behind a SQLAlchemy URL; safe to share between threads. Raises as HistoryStore.
 
     Usage::
 
@@ -69,11 +70,7 @@ class SqlHistory:
                 self._engine = None
 
     def upsert(self, record: RunRecord) -> None:
-        """Write the record, replacing the one of the same uid.
-
-        Raises:
-            HistoryUnavailable: it could not be written.
-        """
+        """Write the record, replacing the one of the same uid."""
         row = _row(record)
         change = sa.update(sql_schema.RUNS).where(sql_schema.RUNS.c.uid == record.uid).values(row)
         with self._transaction() as connection:
@@ -87,11 +84,7 @@ class SqlHistory:
                 connection.execute(change)
 
     def get(self, uid: str) -> RunRecord | None:
-        """The record of that uid; None if there is none.
-
-        Raises:
-            HistoryUnavailable: the database cannot be read.
-        """
+        """The record of that uid; None if there is none."""
         found = self._read(sa.select(sql_schema.RUNS.c.record).where(sql_schema.RUNS.c.uid == uid))
         return found[0] if found else None
 
@@ -99,9 +92,6 @@ class SqlHistory:
         """Runs of the same kind and of the same namespace or one that shares its runs.
 
         Same command, name, image and accelerators come first, then the own namespace, then newest.
-
-        Raises:
-            HistoryUnavailable: the database cannot be read.
         """
         runs = sql_schema.RUNS
         query = (
@@ -127,11 +117,7 @@ class SqlHistory:
         outcome: str | None = None,
         limit: int = 100,
     ) -> tuple[RunRecord, ...]:
-        """Newest runs first, filtered by what is given.
-
-        Raises:
-            HistoryUnavailable: the database cannot be read.
-        """
+        """Newest runs first, filtered by what is given."""
         runs = sql_schema.RUNS
         query = sa.select(runs.c.record).order_by(runs.c.started_at.desc()).limit(limit)
         for column, wanted in ((runs.c.namespace, namespace), (runs.c.name, name)):
@@ -139,11 +125,7 @@ class SqlHistory:
         return self._read(query if outcome is None else query.where(runs.c.outcome == outcome))
 
     def delete(self, uid: str) -> bool:
-        """Forget a run; False if there was none.
-
-        Raises:
-            HistoryUnavailable: the database cannot be written.
-        """
+        """Forget a run; False if there was none."""
         with self._transaction() as connection:
             gone = connection.execute(
                 sa.delete(sql_schema.RUNS).where(sql_schema.RUNS.c.uid == uid)
@@ -151,11 +133,7 @@ class SqlHistory:
         return bool(gone.rowcount)
 
     def retain(self, *, newer_than: float) -> int:
-        """Forget runs that ended and were last written before that time; returns how many.
-
-        Raises:
-            HistoryUnavailable: the database cannot be written.
-        """
+        """Forget runs that ended and were last written before that time; returns how many."""
         runs = sql_schema.RUNS
         old = sa.delete(runs).where(runs.c.outcome != "running", runs.c.updated_at < newer_than)
         with self._transaction() as connection:
@@ -196,10 +174,10 @@ class SqlHistory:
     def _open(self) -> sa.Engine:
         with self._lock:
             if self._engine is None:
-                engine = engines.make_engine(self._url)
+                engine = sql_schema.make_engine(self._url)
                 try:
                     with engine.begin() as connection:
-                        engines.lock_migrations(connection)
+                        sql_schema.lock_migrations(connection)
                         sql_schema.migrate(connection)
                 except BaseException:  # whatever it is: nobody else knows of its connections
                     engine.dispose()
@@ -230,3 +208,15 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "record": codec.encode(record),
         "accelerators": max(min(signature.accelerators, MAX_ACCELERATORS), 0),
     }
+
+
+def open_history(url: str, *, shared: Collection[str] = ()) -> SqlHistory | RemoteHistory:
+    """The history at an address; nothing is opened before it is used.
+
+    Args:
+        url: ``sqlite:///…``, ``postgresql+psycopg://…``, or a controller's ``https://…``.
+        shared: see SqlHistory; a controller decides for itself.
+    """
+    if url.startswith(("http://", "https://")):
+        return RemoteHistory(url)
+    return SqlHistory(url, shared=shared)

@@ -1,12 +1,23 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""On which terms a step launches a job: how long it waits, what follows when it is stopped."""
+"""On which terms a step launches a job, and the manifest as the job of one run; pure.
+
+The name follows from run and manifest: a step that is started again finds its own job, another
+run does not, and the iterations of a sweep, whose manifests differ, have a job each.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
 
 from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.pipeline_steps.step_context import StepContext
 
 ON_STOP = ("delete", "suspend", "keep")
 ON_LEASE_EXPIRED = ("suspend", "delete", "keep")
@@ -41,3 +52,56 @@ class LaunchOptions:
                 raise errors.InputError(f"{name} is {seconds:g}; allowed: more than 0 seconds")
         if self.lease_seconds < 0:
             raise errors.InputError(f"lease_seconds is {self.lease_seconds:g}; allowed: 0 or more")
+
+
+MAX_NAME_LENGTH = 50
+"""Of a job: its pods' names, which end in ``-worker-`` and a number, are host names."""
+_DIGITS = 8
+
+
+def make_job_name(manifest: Manifest, run: str) -> str:
+    """Name of the job of a manifest in a run.
+
+    Without a run it keeps its own; empty: the API server makes it of ``generateName``. In a run
+    that would be another job at each attempt.
+    """
+    metadata = manifest["metadata"]
+    name = str(metadata.get("name") or "")
+    if not run:
+        return name
+    name = name or str(metadata["generateName"])
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), default=str)
+    digest = hashlib.sha256(f"{run}\n{text}".encode()).hexdigest()[:_DIGITS]
+    return f"{name[: MAX_NAME_LENGTH - _DIGITS - 1].rstrip('-')}-{digest}"
+
+
+def with_launch_metadata(
+    manifest: Manifest, step: StepContext, options: LaunchOptions
+) -> dict[str, Any]:
+    """The manifest as that step launches it; what it states of its lease stands."""
+    metadata: dict[str, Any] = dict(manifest["metadata"])
+    if name := make_job_name(manifest, step.run):
+        metadata["name"] = name
+    metadata.setdefault("namespace", step.namespace)
+    if step.run:
+        metadata["annotations"] = {
+            f"{names.PREFIX}launch.lease": f"{options.lease_seconds:g}",
+            f"{names.PREFIX}launch.on-lease-expired": options.on_lease_expired,
+            **(metadata.get("annotations") or {}),
+            names.LAUNCH_RUN_ANNOTATION: step.run,
+            # Created with it: a step that is killed in the next moment has a lease already.
+            names.LAUNCH_RENEWAL_ANNOTATION: f"{step.holder} 0",
+        }
+    if step.owner is not None and metadata["namespace"] == step.namespace:
+        metadata["ownerReferences"] = [
+            *(metadata.get("ownerReferences") or ()),
+            _owner_reference(step),
+        ]
+    return {**manifest, "metadata": metadata}
+
+
+def _owner_reference(step: StepContext) -> Mapping[str, str]:
+    owner = step.owner
+    assert owner is not None  # noqa: S101 - asked by the caller
+    named = {"apiVersion": owner.api_version, "kind": owner.kind}
+    return {**named, "name": owner.name, "uid": owner.uid}

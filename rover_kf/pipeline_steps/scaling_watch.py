@@ -12,8 +12,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.client import RoverClient
-from rover_kf.pipeline_steps.job_events import EventReader
-from rover_kf.pipeline_steps.step_log import format_event
+from rover_kf.pipeline_steps.job_status import EventReader, format_event
 
 POLL_SECONDS = 5.0
 REPORTED_EVENTS = (

@@ -13,23 +13,17 @@ import os
 import pathlib
 import socket
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from rover_kf import errors
 from rover_kf.cluster.protocol import Cluster
+from rover_kf.doctor.api_query import ApiClient
 
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 RUN_LABEL = "pipeline/runid"
 """On the pod of every step of Kubeflow Pipelines."""
 WORKFLOW = "Workflow"
 DEFAULT_NAMESPACE = "default"
-
-
-class ObjectClient(Protocol):
-    """Of the API server's client, what is needed here."""
-
-    def request(self, method: str, path: str, *, what: str) -> dict[str, Any]:
-        """One request whose reply is a JSON object."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +68,7 @@ def read(
     """
     told = os.environ if environment is None else environment
     pod = told.get("KFP_POD_NAME") or told.get("HOSTNAME") or socket.gethostname()
-    api: ObjectClient | None = getattr(cluster, "api", None)
+    api: ApiClient | None = getattr(cluster, "api", None)
     place = account / "namespace"
     if api is None or not place.exists():
         return StepContext(run, f"{pod}:{os.getpid()}")

@@ -12,10 +12,19 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from rover_kf.report.svg_shapes import Bar, Chart, Dot, Mark, Path, Tick
+MAX_MARKS = 40
+"""Marks of a drawing."""
 
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tick:
+    """A labelled place on an axis."""
+
+    position: float
+    label: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,30 +43,41 @@ class ChartSpan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Point:
-    """Something that happened at a place of the vertical axis."""
+class Bar:
+    """A box; ``kind`` is its class in the style sheet, ``title`` its tooltip."""
 
-    timestamp: float
-    value: float
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    title: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dot:
+    """Something that happened: in ChartData at (Unix seconds, value), in a Chart at its place."""
+
+    x: float
+    y: float
     kind: str
     title: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Curve:
-    """Values by time, joined by lines."""
+    """Values by time, joined by lines; coordinates as those of a Dot."""
 
     points: tuple[tuple[float, float], ...]
-    """(Unix seconds, value)."""
     kind: str
     title: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Marker:
-    """Something that happened."""
+class Mark:
+    """A vertical line at a moment; its coordinate as that of a Dot."""
 
-    timestamp: float
+    x: float
     kind: str
     title: str
 
@@ -70,6 +90,7 @@ class Labels:
     title: str
     description: str
     legend: tuple[tuple[str, str], ...]
+    """(class, words)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,11 +98,31 @@ class ChartData:
     """What a chart shows."""
 
     spans: Sequence[ChartSpan] = ()
-    markers: Sequence[Marker] = ()
-    points: Sequence[Point] = ()
+    marks: Sequence[Mark] = ()
+    dots: Sequence[Dot] = ()
     curves: Sequence[Curve] = ()
     integral: bool = False
     """The vertical axis counts things: no fractions, and a row for each where there are few."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chart:
+    """One drawing, in places of its picture."""
+
+    labels: Labels
+    bars: tuple[Bar, ...]
+    marks: tuple[Mark, ...]
+    across: tuple[Tick, ...]
+    up: tuple[Tick, ...]
+    dots: tuple[Dot, ...]
+    curves: tuple[Curve, ...]
+    rows: tuple[float, ...]
+    """Where one row ends and the next begins."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether lines from top to bottom would hide what is behind them."""
+        return len(self.marks) > MAX_MARKS
 
 
 def draw_chart(labels: Labels, data: ChartData, *, period: tuple[float, float]) -> Chart:
@@ -91,19 +132,16 @@ def draw_chart(labels: Labels, data: ChartData, *, period: tuple[float, float]) 
         Tick(scale.x(scale.start + at), _format_duration(at)) for at in _time_ticks(scale.length)
     )
     return Chart(
-        labels.name,
-        labels.title,
-        labels.description,
+        labels,
         bars=tuple(scale.bar(span) for span in data.spans),
-        marks=_make_marks(data.markers, scale),
+        marks=_make_marks(data.marks, scale),
         across=across,
         up=tuple(Tick(scale.y(value), f"{value:g}") for value in scale.values()),
-        legend=labels.legend,
-        dots=tuple(
-            Dot(scale.x(one.timestamp), scale.y(one.value), one.kind, one.title)
-            for one in data.points
+        dots=tuple(Dot(scale.x(one.x), scale.y(one.y), one.kind, one.title) for one in data.dots),
+        curves=tuple(
+            Curve(tuple((scale.x(x), scale.y(y)) for x, y in curve.points), curve.kind, curve.title)
+            for curve in data.curves
         ),
-        paths=tuple(scale.path(curve) for curve in data.curves),
         rows=scale.rows(),
     )
 
@@ -141,10 +179,6 @@ class _Scale:
         height = max(0.0, round(self.y(span.low) - y, 1))
         return Bar(x, y, width, height, span.kind, span.title)
 
-    def path(self, curve: Curve) -> Path:
-        points = " ".join(f"{self.x(at):g},{self.y(value):g}" for at, value in curve.points)
-        return Path(points, curve.kind, curve.title)
-
     def values(self) -> list[float]:
         if self.integral:
             step = max(1.0, math.ceil(_round_up(self.top / 5)))
@@ -156,12 +190,12 @@ class _Scale:
         return tuple(self.y(value) for value in range(1, int(self.top))) if few else ()
 
 
-def _make_marks(markers: Sequence[Marker], scale: _Scale) -> tuple[Mark, ...]:
+def _make_marks(marks: Sequence[Mark], scale: _Scale) -> tuple[Mark, ...]:
     """One for each moment, or for several that could not be told apart."""
     found: list[tuple[float, str, list[str]]] = []
     newest: dict[str, int] = {}
-    for moment in markers:
-        x, place = scale.x(moment.timestamp), newest.get(moment.kind)
+    for moment in marks:
+        x, place = scale.x(moment.x), newest.get(moment.kind)
         if place is not None and x - found[place][0] < MIN_DISTANCE:
             found[place][2].append(moment.title)
         else:
@@ -184,7 +218,7 @@ def _time_ticks(length: float) -> list[float]:
 
 
 def _axis_top(data: ChartData) -> float:
-    values = [span.value for span in data.spans] + [spot.value for spot in data.points]
+    values = [span.value for span in data.spans] + [dot.y for dot in data.dots]
     values += [value for curve in data.curves for _, value in curve.points]
     highest = max(values, default=0.0)
     return max(1.0, math.ceil(highest)) if data.integral else _round_up(highest)

@@ -24,7 +24,7 @@ from opentelemetry.util.types import AttributeValue
 
 import rover_kf
 from rover_kf.api.records import RunRecord
-from rover_kf.report.recoveries import RecoveryRecord, Restored, read_recoveries
+from rover_kf.report.event_parsing import RecoveryRecord, Restored, read_recoveries
 
 _SCOPE = InstrumentationScope("rover_kf", rover_kf.__version__)
 _IDS = ("traceId", "spanId", "parentSpanId")

@@ -17,17 +17,8 @@ import jinja2
 from rover_kf.api.data import DataStatus
 from rover_kf.api.decisions import Recommendation
 from rover_kf.api.records import RunRecord
-from rover_kf.report import (
-    charts,
-    checkpoint_chart,
-    event_parsing,
-    memory_chart,
-    number_text,
-    report_sections,
-    throughput_chart,
-    timeline,
-)
-from rover_kf.report.svg_shapes import Chart
+from rover_kf.report import charts, event_parsing, number_text, report_sections, run_charts
+from rover_kf.report.charts import Chart
 
 NEWEST = 10
 
@@ -104,23 +95,20 @@ def render_jobs(
     return template.render(rows=rows, columns=columns, place=caption, live=live)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PolicyComparison:
-    """What the page shows."""
+def render_comparison(
+    title: str, about: str, table: Sequence[Sequence[str]], drawings: Sequence[Chart]
+) -> str:
+    """Render the page that compares policies.
 
-    title: str
-    about: str
-    """One sentence on what was run."""
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    """Cells as they are shown; the first one names the row."""
-    charts: tuple[Chart, ...]
-
-
-def render_comparison(comparison: PolicyComparison) -> str:
-    """Render the page."""
+    Args:
+        title: of the page.
+        about: one sentence on what was run.
+        table: a header, then rows of cells as they are shown; the first one names the row.
+        drawings: one for each policy.
+    """
     template = environment().get_template("comparison.html.j2")
-    return template.render(page=comparison, **chart_frame())
+    page = {"title": title, "about": about, "columns": table[0], "rows": table[1:]}
+    return template.render(page=page, charts=drawings, live=None, **chart_frame())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,7 +137,7 @@ def render(
         live: how the page follows the run; None: it is a file, without any script.
     """
     parts = report_sections.goodput(record)
-    expected = throughput_chart.expect_rates(record.windows)
+    expected = run_charts.expect_rates(record.windows)
     return (
         environment()
         .get_template("page.html.j2")
@@ -159,14 +147,14 @@ def render(
             start=event_parsing.time_range(record)[0],
             figures=report_sections.figures(record),
             rounds=event_parsing.read_rounds(record),
-            timeline=timeline.draw_timeline(record),
-            throughput=throughput_chart.draw_throughput(record, expected),
+            timeline=run_charts.draw_timeline(record),
+            throughput=run_charts.draw_throughput(record, expected),
             expected=expected,
-            unit=throughput_chart.unit(record.windows),
-            stall=checkpoint_chart.draw_stalls(record),
-            lag=checkpoint_chart.draw_lag(record),
-            memory=memory_chart.draw_memory(record),
-            memory_rows=memory_chart.rows(record),
+            unit=run_charts.rate_unit(record.windows),
+            stall=run_charts.draw_stalls(record),
+            lag=run_charts.draw_lag(record),
+            memory=run_charts.draw_memory(record),
+            memory_rows=run_charts.memory_rows(record),
             goodput=parts,
             goodput_bars=charts.stack_bars(parts),
             recommendation=recommendation,

@@ -14,7 +14,7 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli.pause_resume import format_explanation
+from rover_kf.cli.job_verbs import format_explanation
 from rover_kf.client import explain as client_explain
 from rover_kf.client.explain import Explanation
 from rover_kf.cluster.kubernetes import config

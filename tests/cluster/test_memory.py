@@ -13,7 +13,7 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli import pause_resume
+from rover_kf.cli import job_verbs
 from rover_kf.client import explain as client_explain
 from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
@@ -39,7 +39,7 @@ def explain(cluster, tmp_path):
     place = config.from_environment(kubeconfig=str(cluster.kubeconfig))
     with SqlHistory(f"sqlite:///{tmp_path}/none.db") as none:
         yield lambda job: list(
-            pause_resume.format_explanation(
+            job_verbs.format_explanation(
                 client_explain.explain(place, none, JobKey(job.namespace, job.name)), 20
             )
         )

@@ -10,7 +10,7 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli.pause_resume import format_explanation
+from rover_kf.cli.job_verbs import format_explanation
 from rover_kf.client import explain
 from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory

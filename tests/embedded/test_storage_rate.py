@@ -12,7 +12,7 @@ import yaml
 from rover_kf.api import names
 from rover_kf.api.records import RunRecord
 from rover_kf.client import RoverClient
-from rover_kf.client.storage_bandwidth import KEY
+from rover_kf.client.submission import BANDWIDTH_KEY
 from rover_kf.history import recorder
 from tests.support.jobs.job_manifests import make_job, pod_of, trainer_of
 from tests.support.waiting import eventually
@@ -60,7 +60,7 @@ def test_a_run_measures_its_storage_for_the_next(tmp_path):
         job["metadata"]["annotations"][f"{names.PREFIX}checkpoint.arena"] = "64Gi"
         trainer_of(job)["resources"] = {"limits": {"memory": "128Gi"}}
         following = rover.patch(yaml.safe_dump(job))
-    assert following.manifest["metadata"]["annotations"][KEY] == str(round(rate))
+    assert following.manifest["metadata"]["annotations"][BANDWIDTH_KEY] == str(round(rate))
     persist = math.ceil((32 << 30) / round(rate))
     seconds = min(names.DRAIN_SECONDS + persist + names.END_SECONDS, 600)
     assert pod_of(following.manifest)["terminationGracePeriodSeconds"] == seconds

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.samples import Throughput
-from rover_kf.history.downsampling import downsample
+from rover_kf.history.recorder import downsample
 from rover_kf.scaling import throughput
 
 SECONDS, MOST = 60.0, 64

@@ -15,9 +15,8 @@ from rover_kf.doctor import dry_run_objects
 from rover_kf.doctor.api_query import ListResult, ObjectResult
 from rover_kf.doctor.controller_checks import ControllerState
 from rover_kf.doctor.diagnose import ClusterFacts
-from rover_kf.doctor.images import ImageState
 from rover_kf.doctor.kubernetes_version import ClusterVersions
-from rover_kf.doctor.pod_checks import PodDryRuns
+from rover_kf.doctor.pod_checks import ImageState, PodDryRuns
 from rover_kf.doctor.rbac import MissingPermissions
 from rover_kf.doctor.tls_secret import TlsState
 from rover_kf.doctor.training_operator import TrainingOperatorState

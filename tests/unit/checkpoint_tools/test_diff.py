@@ -15,13 +15,7 @@ import torch
 
 from rover_kf.checkpoint.resharding import assembly
 from rover_kf.checkpoint.storage.factory import open_storage
-from rover_kf.checkpoint_tools import (
-    diff as checkpoint_tools_diff,
-)
-from rover_kf.checkpoint_tools import (
-    tensor_diff,
-    tensor_reader,
-)
+from rover_kf.checkpoint_tools import diff as checkpoint_tools_diff
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.trainer.state.flatten import DTYPES, dtype_name
 from tests.support.states import identities, stored_states
@@ -148,7 +142,7 @@ def test_every_type_is_measured_as_torch_measures_it(dtype):
             for _ in range(2))  # fmt: skip
     b[: 100 * width] = a[: 100 * width]
     data = [memoryview(bytearray(part.tolist())) for part in (a, b)]
-    found = tensor_diff.compare(*data, dtype_name(dtype), width)
+    found = checkpoint_tools_diff.compare(*data, dtype_name(dtype), width)
     there = (a.view(-1, width) != b.view(-1, width)).any(dim=1)
     assert found.differing == int(there.sum()) > 400
     left, right = (part.view(dtype)[there] for part in (a, b))
@@ -165,8 +159,10 @@ def test_every_type_is_measured_as_torch_measures_it(dtype):
 
 def test_a_type_without_meaning_is_compared_by_its_bits():
     """Counted, not measured."""
-    found = tensor_diff.compare(memoryview(b"abcdef"), memoryview(b"abcxef"), "something", 3)
-    assert found == tensor_diff.TensorComparison(
+    found = checkpoint_tools_diff.compare(
+        memoryview(b"abcdef"), memoryview(b"abcxef"), "something", 3
+    )
+    assert found == checkpoint_tools_diff.TensorComparison(
         elements=2, differing=1, max_difference=None, not_finite=0
     )
 
@@ -178,7 +174,7 @@ def test_memory_does_not_grow_with_the_state(tmp_path, monkeypatch):
     state["last"] = torch.zeros(1)
     a = stored_states.store(storage, 1, [state])
     b = stored_states.store(storage, 2, [state | {"last": torch.ones(1)}] * 2)
-    small = functools.partial(tensor_reader.batch_tensors, max_bytes=1 << 20)
+    small = functools.partial(checkpoint_tools_diff.batch_tensors, max_bytes=1 << 20)
     monkeypatch.setattr(checkpoint_tools_diff, "batch_tensors", small)
     opened = [open_state(storage, folder) for folder in (a, b)]
     total = opened[0].assembly.length

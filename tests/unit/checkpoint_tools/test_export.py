@@ -259,13 +259,13 @@ def test_an_export_that_is_ended_leaves_nothing(three, tmp_path, form):
     code = (
         "import sys\n"
         "from rover_kf.cli import main\n"
-        "from rover_kf.checkpoint_tools import safetensors_file\n"
-        "fill = safetensors_file.fill\n"
+        "from rover_kf.checkpoint_tools.consolidated_state import ConsolidatedState\n"
+        "fill = ConsolidatedState.fill_file\n"
         "def stopped(*words):\n"
         "    fill(*words)\n"
         "    print('written', flush=True)\n"
         "    sys.stdin.read()\n"
-        "safetensors_file.fill = stopped\n"
+        "ConsolidatedState.fill_file = stopped\n"
         "main(['checkpoint', 'export', *sys.argv[1:]])\n"
     )
     words = [str(three.path), str(tmp_path / "out"), "--format", form]

@@ -12,7 +12,7 @@ from local_jobs import FOREVER, job, replica
 from rover_kf import errors
 from rover_kf.api.jobs import Event
 from rover_kf.client import RoverClient, settings
-from rover_kf.client.job_name import to_key
+from rover_kf.client.manifests import to_key
 from tests.support.waiting import eventually
 
 VERBS = (

@@ -14,7 +14,7 @@ import yaml
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.client.job_name import format_name, parse_name
+from rover_kf.client.manifests import format_name, parse_name
 from tests.support.faults.api_stand_in import serving
 from tests.support.jobs.job_manifests import make_job
 

@@ -16,7 +16,7 @@ from local_jobs import job, replica
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.client import RoverClient, job_name, kubeflow_client, settings
+from rover_kf.client import RoverClient, kubeflow_client, manifests, settings
 from tests.support.faults import api_stand_in
 from tests.support.jobs.job_manifests import make_job
 
@@ -128,10 +128,10 @@ def test_a_training_client_of_tfjobs_lends_its_kind(told):
 
 def test_a_name_has_its_kind_in_front():
     """As on the command line; in the namespace ``default``."""
-    assert job_name.to_key("wide") == JobKey("default", "wide")
-    assert job_name.to_key("tfjob/wide") == JobKey("default", "wide", "TFJob")
+    assert manifests.to_key("wide") == JobKey("default", "wide")
+    assert manifests.to_key("tfjob/wide") == JobKey("default", "wide", "TFJob")
     with pytest.raises(errors.InputError, match="calls no job"):
-        job_name.to_key("mpijob/wide")
+        manifests.to_key("mpijob/wide")
 
 
 def test_kubeflows_verbs_are_those_of_kubeflow():

@@ -13,9 +13,9 @@ from rover_kf.api.decisions import Cost, Quantity, Recommendation, ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.client.explain import DecisionOutcome, Explanation
-from rover_kf.client.progress.job_progress import make_progress
+from rover_kf.client.job_progress import make_progress
+from rover_kf.client.patches import SuspendResult
 from rover_kf.client.results import SHOWN_BYTES, ReportFile
-from rover_kf.client.suspend import SuspendResult
 from rover_kf.client.views import EventList, JobHistory, JobList, LogView
 from rover_kf.doctor.diagnose import Diagnosis, check_facts
 from rover_kf.injection.inject import inject

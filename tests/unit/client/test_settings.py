@@ -10,7 +10,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.client import settings
-from rover_kf.history import open_history
+from rover_kf.history import store
 
 
 def test_defaults_stand_in_the_home_folder():
@@ -46,7 +46,7 @@ def test_the_history_lies_in_the_state_folder_whatever_it_is_called(tmp_path, na
     """What has a meaning in a URL is a letter of a folder's name."""
     told = settings.read({}, state=tmp_path / name)
     assert not told.has_history
-    with open_history.open_history(told.history) as history:
+    with store.open_history(told.history) as history:
         assert history.list() == ()
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name / "history.db").exists()

@@ -26,7 +26,7 @@ from rover_kf.api.jobs import Event
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.cli import main
 from rover_kf.client import trace_receiver
-from rover_kf.history import open_history
+from rover_kf.history import store
 from rover_kf.report import otlp
 
 
@@ -239,9 +239,7 @@ def recorded(tmp_path, monkeypatch):
     monkeypatch.delenv("ROVER_KF_ON", raising=False)
     monkeypatch.setenv("ROVER_KF_STATE", str(tmp_path))
     monkeypatch.delenv("ROVER_KF_HISTORY", raising=False)
-    with contextlib.closing(
-        open_history.open_history(f"sqlite:///{tmp_path / 'history.db'}")
-    ) as history:
+    with contextlib.closing(store.open_history(f"sqlite:///{tmp_path / 'history.db'}")) as history:
         history.upsert(RECORD)
 
 

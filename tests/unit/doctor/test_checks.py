@@ -9,7 +9,7 @@ import dataclasses
 
 import pytest
 
-from rover_kf.doctor import controller_checks, dry_run_objects, images, rbac, volume_claims
+from rover_kf.doctor import controller_checks, dry_run_objects, pod_checks, rbac, volume_claims
 from rover_kf.doctor.api_query import ListResult, ObjectResult
 from rover_kf.doctor.diagnose import check_facts
 from rover_kf.doctor.rbac import MissingPermissions
@@ -256,5 +256,5 @@ def test_what_is_tried_is_what_would_run():
     (pod,) = dry_run_objects.first_pods(first, "b").values()
     assert pod["metadata"]["labels"]["training.kubeflow.org/replica-index"] == "0"
     assert pod["spec"]["restartPolicy"] == "OnFailure"
-    assert images.sidecar_image(first) == ""
-    assert images.sidecar_image(sound.injected()) == sound.IMAGE
+    assert pod_checks.sidecar_image(first) == ""
+    assert pod_checks.sidecar_image(sound.injected()) == sound.IMAGE

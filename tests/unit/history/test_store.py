@@ -15,7 +15,7 @@ from rover_kf import errors
 from rover_kf.api.jobs import Event
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
-from rover_kf.history import engines
+from rover_kf.history import sql_schema
 from rover_kf.history.store import SqlHistory
 
 
@@ -108,7 +108,7 @@ def test_delete_and_retention(history):
 
 def test_locked_database_is_unavailable_and_then_is_not(url, monkeypatch):
     """While another writer holds the file, writing is HistoryUnavailable; afterwards it works."""
-    monkeypatch.setattr(engines, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(sql_schema, "LOCK_SECONDS", 0.1)
     with SqlHistory(url) as history:
         history.upsert(record())
         other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)

@@ -17,7 +17,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
-from rover_kf.pipeline_steps import cleanup, job_names, run_record, scaling_watch
+from rover_kf.pipeline_steps import cleanup, job_status, launch_options, scaling_watch
 from rover_kf.pipeline_steps.launch import JobLauncher
 from rover_kf.pipeline_steps.launch_options import LaunchOptions
 from rover_kf.pipeline_steps.step_context import Owner, StepContext
@@ -44,7 +44,7 @@ def manifest(**metadata):
     }
 
 
-NAME = job_names.make_job_name(manifest(), "run-1")
+NAME = launch_options.make_job_name(manifest(), "run-1")
 PATH = f"{JOBS}/{NAME}"
 
 
@@ -160,7 +160,7 @@ def test_events_that_may_not_be_read_or_written_end_nothing(api, rover):
     assert done.last.finished
     (note,) = [line for line in lines if "Events are not told" in line]
     assert refusal in note
-    assert run_record.read_record(rover, done.key).outcome == "succeeded"
+    assert job_status.read_record(rover, done.key).outcome == "succeeded"
     key, told = (
         JobKey("team", NAME),
         {"timeout_seconds": 30.0, "start_seconds": 20.0, "every": 0.02},
@@ -184,7 +184,9 @@ def test_a_warning_that_cannot_become_an_event_is_logged(api, rover, caplog):
 
 def test_a_step_that_is_started_again_adopts_its_job(api, rover):
     """The job of the same run is waited for, not created anew, and its lease is taken over."""
-    rover.submit(job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False)
+    rover.submit(
+        launch_options.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False
+    )
     uid = api.objects[PATH]["metadata"]["uid"]
     again = dataclasses.replace(STEP, holder="launch-2:0")
     held = lambda: annotation(api, names.LAUNCH_RENEWAL_ANNOTATION) == "launch-2:0 1"  # noqa: E731
@@ -198,7 +200,9 @@ def test_a_step_that_is_started_again_adopts_its_job(api, rover):
 @pytest.mark.parametrize("by", ["lease", "on_stop", "person"])
 def test_a_job_that_was_suspended_for_its_step_is_resumed(api, rover, by):
     """By its lease's end or by the step's own end; what a person has suspended stays so."""
-    rover.submit(job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False)
+    rover.submit(
+        launch_options.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False
+    )
     key = rover.list("team")[0].key
     notes = {"spec": {"runPolicy": {"suspend": True}}}
     if by == "lease":
@@ -217,7 +221,7 @@ def test_a_job_that_was_suspended_for_its_step_is_resumed(api, rover, by):
 
 def test_another_runs_job_is_left_alone(api, rover):
     """A job of that name that this run has not launched is no one's to adopt."""
-    foreign = job_names.with_launch_metadata(manifest(), STEP, LaunchOptions())
+    foreign = launch_options.with_launch_metadata(manifest(), STEP, LaunchOptions())
     foreign["metadata"]["annotations"][names.LAUNCH_RUN_ANNOTATION] = "run-0"
     rover.submit(foreign, inject=False)
     with pytest.raises(errors.JobExists, match="of run run-0, not of run-1: delete it, or"):
@@ -227,7 +231,9 @@ def test_another_runs_job_is_left_alone(api, rover):
 
 def test_a_job_that_is_going_is_waited_for(api, rover):
     """A job of that name that is being deleted makes room for a new one."""
-    rover.submit(job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False)
+    rover.submit(
+        launch_options.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False
+    )
     old = api.put(PATH, {**api.objects[PATH], "metadata": {
         **api.objects[PATH]["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})  # fmt: skip
 
@@ -341,19 +347,21 @@ def test_wrong_terms_are_refused(wrong, said):
 def test_names_follow_from_run_and_manifest():
     """Another run, another manifest: another name; each fits a pod's host name. No run: its own."""
     long = manifest(name="a" * 60)
-    made = {job_names.make_job_name(one, run) for one in (manifest(), long) for run in ("1", "2")}
+    made = {
+        launch_options.make_job_name(one, run) for one in (manifest(), long) for run in ("1", "2")
+    }
     assert len(made) == 4
-    assert max(map(len, made)) == job_names.MAX_NAME_LENGTH
-    assert job_names.make_job_name(manifest(), "") == "digits"
+    assert max(map(len, made)) == launch_options.MAX_NAME_LENGTH
+    assert launch_options.make_job_name(manifest(), "") == "digits"
     unnamed = manifest(name=None, generateName="fit-")
-    assert re.fullmatch("fit-[0-9a-f]{8}", job_names.make_job_name(unnamed, "1"))
-    launched = job_names.with_launch_metadata(unnamed, STEP, LaunchOptions())
-    assert launched["metadata"]["name"] == job_names.make_job_name(unnamed, "run-1")
-    assert not job_names.with_launch_metadata(unnamed, StepContext(), LaunchOptions())["metadata"][
-        "name"
-    ]
+    assert re.fullmatch("fit-[0-9a-f]{8}", launch_options.make_job_name(unnamed, "1"))
+    launched = launch_options.with_launch_metadata(unnamed, STEP, LaunchOptions())
+    assert launched["metadata"]["name"] == launch_options.make_job_name(unnamed, "run-1")
+    assert not launch_options.with_launch_metadata(unnamed, StepContext(), LaunchOptions())[
+        "metadata"
+    ]["name"]
     assert "launch-renewal" not in str(
-        job_names.with_launch_metadata(manifest(), StepContext(), LaunchOptions())
+        launch_options.with_launch_metadata(manifest(), StepContext(), LaunchOptions())
     )
 
 
@@ -362,12 +370,13 @@ def test_cleanup_deletes_what_its_run_has_launched(api, rover):
     for run in ("run-1", "run-2"):
         step = dataclasses.replace(STEP, run=run)
         rover.submit(
-            job_names.with_launch_metadata(manifest(), step, LaunchOptions()), inject=False
+            launch_options.with_launch_metadata(manifest(), step, LaunchOptions()), inject=False
         )
     rover.submit(
-        job_names.with_launch_metadata(manifest(name="done"), STEP, LaunchOptions()), inject=False
+        launch_options.with_launch_metadata(manifest(name="done"), STEP, LaunchOptions()),
+        inject=False,
     )
-    ended = f"{JOBS}/{job_names.make_job_name(manifest(name='done'), 'run-1')}"
+    ended = f"{JOBS}/{launch_options.make_job_name(manifest(name='done'), 'run-1')}"
     api.put(ended, {**api.objects[ended], "status": {
         "conditions": [{"type": "Succeeded", "status": "True"}]}})  # fmt: skip
     lines = []
@@ -389,12 +398,12 @@ def pod_labels(job):
 
 def _launched(rover, given):
     rover.submit(
-        job_names.with_launch_metadata(
+        launch_options.with_launch_metadata(
             given, STEP, LaunchOptions(on_stop="keep", on_lease_expired="keep")
         ),
         inject=False,
     )
-    return job_names.make_job_name(given, STEP.run)
+    return launch_options.make_job_name(given, STEP.run)
 
 
 def test_cleanup_ends_jobs_that_run_whatever_their_terms(api, rover):
@@ -438,19 +447,21 @@ def test_cleanup_ends_jobs_that_run_whatever_their_terms(api, rover):
 
 def test_a_run_is_told_of_without_a_history(api, rover):
     """By what stands on the job: its end, its last step; a job that is not there is no run."""
-    rover.submit(job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False)
+    rover.submit(
+        launch_options.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False
+    )
     memory = JobStatus(phase="finished", step=120, total_steps=120, restarts=2)
     noted = {
         "metadata": {"annotations": {names.STATUS_ANNOTATION: status_annotation.write(memory)}}
     }
     key = rover.cluster.patch_job(rover.list("team")[0].key, noted).key
     condition(api, "Succeeded")
-    record = run_record.read_record(rover, key)
+    record = job_status.read_record(rover, key)
     assert (record.outcome, record.steps, record.restarts) == ("succeeded", 120, 2)
     assert record.signature.name == NAME
     rover.delete(key)
     with pytest.raises(errors.NoSuchJob, match="report before the job is deleted"):
-        run_record.read_record(rover, key)
+        job_status.read_record(rover, key)
 
 
 def test_a_jobs_size_is_followed_to_its_end(api, rover):
@@ -458,7 +469,7 @@ def test_a_jobs_size_is_followed_to_its_end(api, rover):
 
     def grow():
         rover.submit(
-            job_names.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False
+            launch_options.with_launch_metadata(manifest(), STEP, LaunchOptions()), inject=False
         )
         key = rover.list("team")[0].key
         seen = len(api.requests)

@@ -8,8 +8,8 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.client import Progress
 from rover_kf.pipeline_steps import job_status
+from rover_kf.pipeline_steps.job_status import StepLog
 from rover_kf.pipeline_steps.scaling_watch import ScalingHistory
-from rover_kf.pipeline_steps.step_log import StepLog
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 

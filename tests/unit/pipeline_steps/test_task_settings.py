@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 
 from rover_kf.api import names
-from rover_kf.pipeline_steps import step_context, task_settings
+from rover_kf.pipeline_steps import manifest_changes, step_context
 from rover_kf.pipeline_steps.step_context import Owner, StepContext
 
 
@@ -35,7 +35,7 @@ def test_a_tasks_settings_win_in_every_replica():
     other containers and the manifest itself are left as they were."""
     given = manifest()
     before = copy.deepcopy(given)
-    made = task_settings.apply_settings(
+    made = manifest_changes.apply_settings(
         given,
         {
             "resources": {"limits": {"memory": "8Gi", "nvidia.com/gpu": "1"}, "claims": None},
@@ -68,7 +68,7 @@ def test_no_settings_change_nothing():
     """As kfp gives them where the task states none, and where no backend fills them in."""
     nothing = dict.fromkeys(("resources", "env", "volumes", "volume_mounts", "tolerations"))
     given = manifest()
-    assert task_settings.apply_settings(given, {**nothing, "affinity": {}}) is given
+    assert manifest_changes.apply_settings(given, {**nothing, "affinity": {}}) is given
 
 
 def test_a_step_is_known_by_its_pod():

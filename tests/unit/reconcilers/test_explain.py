@@ -13,8 +13,8 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.limit_raises import MemoryLimitRaises
-from rover_kf.cli.pause_resume import format_explanation
-from rover_kf.client import suspend
+from rover_kf.cli.job_verbs import format_explanation
+from rover_kf.client import patches
 from rover_kf.client.explain import ANNOTATION, HISTORY, explain, with_effects
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection.limits import manifest_memory
@@ -151,14 +151,14 @@ def test_a_job_is_paused_and_resumed(clock):
     cluster = MemoryCluster(clock, manifest(annotations=PATH))
     cluster.train(2)
     cluster.durable = 7
-    done = suspend.pause(cluster, KEY)
+    done = patches.pause(cluster, KEY)
     assert (done.step, done.durable_step, done.pods) == (cluster.step, 7, 0)
     assert cluster.manifest["spec"]["runPolicy"] == {"suspend": True}
     assert cluster.reasons() == [names.EVENT_SUSPENDED]
-    assert suspend.pause(cluster, KEY).job.suspended
-    assert not suspend.resume(cluster, KEY).suspended
+    assert patches.pause(cluster, KEY).job.suspended
+    assert not patches.resume(cluster, KEY).suspended
     assert cluster.reasons() == [names.EVENT_SUSPENDED, names.EVENT_RESUMED]
-    assert not suspend.resume(cluster, KEY).suspended
+    assert not patches.resume(cluster, KEY).suspended
     assert len(cluster.events) == 2
 
 
@@ -179,10 +179,10 @@ def test_a_pause_that_would_harm_is_refused(changes, phase, why, clock):
     cluster = MemoryCluster(clock, manifest(**changes))
     cluster.phase = phase
     with pytest.raises(errors.InputError, match=why):
-        suspend.pause(cluster, KEY)
+        patches.pause(cluster, KEY)
     assert cluster.patches == 0
     if not changes:
-        assert suspend.pause(cluster, KEY, force=True).job.suspended
+        assert patches.pause(cluster, KEY, force=True).job.suspended
 
 
 class _Refusing:

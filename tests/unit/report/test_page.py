@@ -15,10 +15,9 @@ from rover_kf.api.faults.hang_reports import Hang, StackGroup
 from rover_kf.api.jobs import Event
 from rover_kf.api.records import JobSignature, ProgressSample, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
-from rover_kf.report.checkpoint_chart import durable_lags
 from rover_kf.report.event_parsing import read_rounds
 from rover_kf.report.page import LiveOptions, render, summary
-from rover_kf.report.throughput_chart import expect_rates
+from rover_kf.report.run_charts import durable_lags, expect_rates
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 EVIL = '<script>alert("x")</script>&"\''

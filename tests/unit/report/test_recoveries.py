@@ -23,7 +23,7 @@ from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.history import recorder
 from rover_kf.report import otlp
-from rover_kf.report.recoveries import Restored, read_recoveries
+from rover_kf.report.event_parsing import Restored, read_recoveries
 from tests.support.jobs.run_records import BEGIN, run_record
 
 SIGNATURE = JobSignature("team", "llm", "PyTorchJob", "trainer:1", "python train.py", 1, 0)

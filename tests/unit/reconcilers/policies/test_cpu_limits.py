@@ -14,7 +14,7 @@ from tensorflow_cluster import OURS, TensorFlowCluster
 
 from rover_kf.api import names
 from rover_kf.api.faults.limit_raises import CpuUse
-from rover_kf.cli.pause_resume import format_explanation
+from rover_kf.cli.job_verbs import format_explanation
 from rover_kf.client.explain import explain
 from rover_kf.injection import quantities
 from rover_kf.reconcilers import status_annotation

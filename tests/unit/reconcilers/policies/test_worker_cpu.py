@@ -14,7 +14,7 @@ from rover_kf.api import codec, names
 from rover_kf.api.faults.limit_raises import CpuUse, PodCpu
 from rover_kf.api.jobs import ContainerStatus, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.cli.pause_resume import format_explanation
+from rover_kf.cli.job_verbs import format_explanation
 from rover_kf.client.explain import explain
 from rover_kf.injection import quantities
 from rover_kf.reconcilers.reconciler import Reconciler

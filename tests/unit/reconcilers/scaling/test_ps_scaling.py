@@ -16,7 +16,7 @@ from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.faults.limit_raises import CpuUse
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
-from rover_kf.cli.pause_resume import format_explanation
+from rover_kf.cli.job_verbs import format_explanation
 from rover_kf.client.explain import explain
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers import status_annotation

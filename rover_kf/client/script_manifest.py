@@ -15,7 +15,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.client.scripts import script_files
+from rover_kf.client import script_files
 from rover_kf.injection import storage_mount
 from rover_kf.injection.policy.sections import OBJECT_NAME
 
@@ -224,20 +224,46 @@ def _make_job(
     resources = spec.resources.manifest
     trainer = {**container, **({"resources": resources} if resources else {})}
     pod = {"containers": [trainer], **({"volumes": list(volumes)} if volumes else {})}
+    return make_pytorchjob(
+        {"name": spec.name, "namespace": spec.namespace},
+        policy,
+        pod,
+        sizes=(start, spec.min_replicas, spec.max_replicas),
+        processes=spec.processes,
+    )
+
+
+def make_pytorchjob(
+    metadata: Mapping[str, Any],
+    policy: Mapping[str, object],
+    pod: Mapping[str, Any],
+    *,
+    sizes: tuple[int, int, int],
+    processes: int,
+) -> Manifest:
+    """An elastic job of Workers.
+
+    Args:
+        metadata: its name, and its namespace if it has one.
+        policy: annotations without their prefix.
+        pod: spec of each pod.
+        sizes: replicas at first, fewest, most.
+        processes: of training, in each replica.
+    """
+    start, low, high = sizes
     # A failing script ends the job at once, a lost pod is made anew.
     worker = {"replicas": start, "restartPolicy": "ExitCode", "template": {"spec": pod}}
     return {
         "apiVersion": _VERSION,
         "kind": names.PYTORCHJOB,
         "metadata": {
-            "name": spec.name,
-            "namespace": spec.namespace,
+            **metadata,
             "labels": {names.INJECT_LABEL: "true"},
             "annotations": {f"{names.PREFIX}{key}": str(value) for key, value in policy.items()},
         },
         "spec": {
-            "nprocPerNode": str(spec.processes),
-            "elasticPolicy": {"minReplicas": spec.min_replicas, "maxReplicas": spec.max_replicas},
+            "nprocPerNode": str(processes),
+            "elasticPolicy": {"minReplicas": low, "maxReplicas": high},
             "pytorchReplicaSpecs": {"Worker": worker},
         },
     }

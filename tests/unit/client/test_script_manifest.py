@@ -12,9 +12,8 @@ import sys
 import pytest
 
 from rover_kf import errors
-from rover_kf.client import RoverClient, settings
-from rover_kf.client.scripts import script_files, script_manifest
-from rover_kf.client.scripts.script_manifest import Resources, TrainingSpec
+from rover_kf.client import RoverClient, script_files, script_manifest, settings
+from rover_kf.client.script_manifest import Resources, TrainingSpec
 from rover_kf.cluster.local import local_admission
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings

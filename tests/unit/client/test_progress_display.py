@@ -13,9 +13,9 @@ import io
 from rich.console import Console
 
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.client.progress.job_progress import make_progress
-from rover_kf.client.progress.progress_display import ProgressDisplay, ProgressFrame
-from rover_kf.client.progress.progress_text import format_progress
+from rover_kf.client.job_progress import make_progress
+from rover_kf.client.progress_display import ProgressDisplay, ProgressFrame
+from rover_kf.client.progress_text import format_progress
 
 JOB = ObservedJob(JobKey("team", "fit"), "uid", "1", {"metadata": {}}, {"worker": 2}, "Running")
 START = make_progress(JOB, (), None)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from types import TracebackType
 from typing import Any, final
 
 from rich.console import Console, Group
@@ -19,9 +18,8 @@ from rich.live import Live
 from rich.text import Text
 
 from rover_kf.api.jobs import Event
-from rover_kf.client.progress.data_progress import progress_bars
-from rover_kf.client.progress.job_progress import Progress
-from rover_kf.client.progress.progress_text import format_event, format_progress
+from rover_kf.client.job_progress import Progress
+from rover_kf.client.progress_text import format_event, format_progress, progress_bars
 from rover_kf.client.views import EventList
 
 LAST_EVENTS = 8
@@ -73,12 +71,7 @@ class ProgressDisplay:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
 
