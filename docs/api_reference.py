@@ -25,8 +25,6 @@ SECTIONS = {
         "rover_kf.ShardedDataset",
         "rover_kf.KafkaDataset",
         "rover_kf.TableRows",
-        "rover_kf.TextLines",
-        "rover_kf.FileDataset",
         "rover_kf.DirectoryCheckpointer",
     ),
     "From a notebook, a pipeline, a program": (

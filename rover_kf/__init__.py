@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from rover_kf.api.jobs import JobKey as JobKey
     from rover_kf.client import RoverClient as RoverClient
     from rover_kf.datasets.tables import TableRows as TableRows
-    from rover_kf.datasets.text import TextLines as TextLines
-    from rover_kf.datasets.whole_files import FileDataset as FileDataset
     from rover_kf.errors import RoverError as RoverError
     from rover_kf.injection.policy.rover_policy import RoverPolicy as RoverPolicy
     from rover_kf.trainer.checkpointer import Checkpointer as Checkpointer
@@ -36,7 +34,6 @@ _HOMES = {
     "DirectoryCheckpointer": "rover_kf.trainer.directory",
     "ElasticDataLoader": "rover_kf.trainer.data.elastic_loader",
     "ElasticSampler": "rover_kf.trainer.data.elastic_sampler",
-    "FileDataset": "rover_kf.datasets.whole_files",
     "JobKey": "rover_kf.api.jobs",
     "KafkaDataset": "rover_kf.trainer.data.kafka.dataset",
     "Quantity": "rover_kf.api.decisions",
@@ -45,7 +42,6 @@ _HOMES = {
     "RoverError": "rover_kf.errors",
     "RoverPolicy": "rover_kf.injection.policy.rover_policy",
     "TableRows": "rover_kf.datasets.tables",
-    "TextLines": "rover_kf.datasets.text",
     "ScaleDecision": "rover_kf.api.decisions",
     "ShardedDataset": "rover_kf.trainer.data.sharded_dataset",
 }

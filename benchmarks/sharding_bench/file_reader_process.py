@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import pathlib
 import re
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 SECONDS = 0.7
-"""That an order is read for, at most."""
+"""Of the processors that an order is read for, at most."""
 
 Read = Callable[[Sequence[int]], Sequence[Any]]
 """A batch of samples by their numbers, as DataLoader's workers ask for one."""
@@ -24,12 +23,8 @@ Read = Callable[[Sequence[int]], Sequence[Any]]
 
 def rover(kind: str, folder: pathlib.Path) -> Read:
     """This project's."""
-    from rover_kf import FileDataset, TableRows, TextLines  # noqa: PLC0415 - of its own environment
+    from rover_kf import TableRows  # noqa: PLC0415 - of its own environment
 
-    if kind == "files":
-        return _each(FileDataset(folder / kind))
-    if kind == "text":
-        return TextLines(folder / kind, index=folder / "lines").__getitems__
     return TableRows(folder / kind).__getitems__
 
 
@@ -37,14 +32,6 @@ def datasets(kind: str, folder: pathlib.Path) -> Read:
     """Hugging Face's: Arrow files that are mapped into memory; others are converted to such."""
     import datasets as peer  # noqa: PLC0415 - of its own environment
 
-    if kind == "files":
-        images = peer.load_dataset("imagefolder", data_dir=str(folder / kind), split="train")
-        paths = images.cast_column("image", peer.Image(decode=False))
-        # Its rows are paths; a sample is the file's bytes for every reader.
-        return lambda numbers: [
-            (pathlib.Path(row["image"]["path"]).read_bytes(), row["label"])
-            for row in paths.__getitems__(numbers)
-        ]
     files = sorted(str(path) for path in (folder / kind).iterdir())
     if kind == "arrow":
         # It converts files with a footer to streams, and maps those.
@@ -86,52 +73,12 @@ def pyarrow(kind: str, folder: pathlib.Path) -> Read:
     return lambda numbers: table.take(numbers).to_pylist()
 
 
-def offsets(kind: str, folder: pathlib.Path) -> Read:
-    """Lines of files that are mapped into memory, by a list of where each begins."""
-    import numpy as np  # noqa: PLC0415 - only where it is measured
-
-    places = []
-    for path in sorted((folder / kind).iterdir()):
-        with path.open("rb") as file:
-            text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
-        places.append((text, np.concatenate([[-1], ends]) + 1))
-    begins = np.cumsum([0, *(len(each) - 1 for _, each in places)])
-
-    def read(numbers: Sequence[int]) -> Sequence[str]:
-        lines = []
-        for number in numbers:
-            file = int(np.searchsorted(begins, number, side="right")) - 1
-            text, line = places[file]
-            at = number - begins[file]
-            lines.append(text[line[at] : line[at + 1] - 1].decode())
-        return lines
-
-    return read
-
-
-def torchvision(kind: str, folder: pathlib.Path) -> Read:
-    """Its DatasetFolder, with a loader that reads bytes."""
-    from torchvision.datasets import DatasetFolder  # noqa: PLC0415 - of its own environment
-
-    def content(path: str) -> bytes:
-        return pathlib.Path(path).read_bytes()
-
-    return _each(DatasetFolder(str(folder / kind), content, extensions=(".png",)))
-
-
-def _each(data: Any) -> Read:
-    return lambda numbers: [data[number] for number in numbers]
-
-
 READERS = {
     "rover": rover,
     "datasets": datasets,
     "datasets_uncached": datasets,
     "torchdata": torchdata,
     "pyarrow": pyarrow,
-    "offsets": offsets,
-    "torchvision": torchvision,
 }
 
 
@@ -167,18 +114,21 @@ def measure(reader: str, kind: str, folder: pathlib.Path, batch: int) -> dict[st
     assert len(first) == 1
     found = {"start_seconds": started}
     for name, numbers in orders.items():
-        found[f"{name}_per_second"] = rate(read, numbers, batch)
+        found |= rates(name, read, numbers, batch)
         private, shared = (now - then for now, then in zip(resident(), before, strict=True))
         found[f"{name}_private_mib"], found[f"{name}_mapped_mib"] = private, shared
     return found
 
 
-def rate(read: Read, numbers: Sequence[int], batch: int) -> float:
-    """Samples a second."""
-    begun, count = time.perf_counter(), 0
-    while count < len(numbers) and time.perf_counter() - begun < SECONDS:
+def rates(name: str, read: Read, numbers: Sequence[int], batch: int) -> dict[str, float]:
+    """Samples a second of the clock, and of the processors: other load does not change that."""
+    begun, used, count = time.perf_counter(), time.process_time(), 0
+    while count < len(numbers) and time.process_time() - used < SECONDS:
         count += len(read(numbers[count : count + batch]))
-    return count / (time.perf_counter() - begun)
+    return {
+        f"{name}_per_second": count / (time.perf_counter() - begun),
+        f"{name}_per_cpu_second": count / (time.process_time() - used),
+    }
 
 
 def resident() -> tuple[float, float]:

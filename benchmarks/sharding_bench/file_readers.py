@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of files against peers: samples a second, memory, and time to the first sample.
+"""Readers of tables against peers: samples a second, memory, and time to the first sample.
 
 All read the same files in the same orders: by blocks, and any sample after any other.
 A process of its own measures each reader once a round, and rounds alternate the readers.
@@ -30,21 +30,17 @@ from rover_kf.trainer.data.shuffle import BlockInterleave, BlockShuffled
 HERE = pathlib.Path(__file__).parent
 ROWS, PAYLOAD, GROUP = 100_000, 1000, 2000
 """Rows of a table, bytes of one, rows of a row group."""
-LINES, FILES = 400_000, 4000
 BATCHES = 200
 """Of an order, at most: a process reads fewer where its seconds are over."""
 BATCH = 256
 READERS = {
     "parquet": ("rover", "datasets", "datasets_uncached", "torchdata", "pyarrow", "floor"),
     "arrow": ("rover", "datasets", "pyarrow", "floor"),
-    "text": ("rover", "datasets", "datasets_uncached", "offsets", "floor"),
-    "files": ("rover", "datasets_uncached", "torchvision", "floor"),
 }
 PEER_OF = {
     "datasets": "huggingface_datasets",
     "datasets_uncached": "huggingface_datasets",
     "torchdata": "huggingface_datasets",
-    "torchvision": "mosaicml",
 }
 
 
@@ -66,7 +62,7 @@ def measure(rounds: int) -> dict[str, Any]:
 
 def _write_files(folder: pathlib.Path) -> None:
     drawn = random.Random(0)  # noqa: S311 - no secret
-    for name in ("parquet", "arrow", "text", "files"):
+    for name in READERS:
         (folder / name).mkdir()
     each = ROWS // 4
     for number in range(4):
@@ -80,23 +76,14 @@ def _write_files(folder: pathlib.Path) -> None:
         parquet.write_table(table, folder / f"parquet/{number}.parquet", row_group_size=GROUP)
         with pa.ipc.new_file(folder / f"arrow/{number}.arrow", table.schema) as out:
             out.write_table(table, max_chunksize=GROUP)
-        lines = (
-            f"{row} {drawn.randbytes(drawn.randint(10, 90)).hex()}\n" for row in range(LINES // 4)
-        )
-        (folder / f"text/{number}.txt").write_text("".join(lines))
-    for number in range(FILES):
-        place = folder / f"files/{number % 10}"
-        place.mkdir(exist_ok=True)
-        (place / f"{number:05}.png").write_bytes(drawn.randbytes(20_000))
 
 
 def _write_orders(folder: pathlib.Path, kind: str) -> None:
     """Numbers of samples, the same for all readers."""
-    samples = {"text": LINES, "files": FILES}.get(kind, ROWS)
-    count = min(samples, BATCH * BATCHES)
+    count = min(ROWS, BATCH * BATCHES)
     places = torch.arange(count)
-    blocks = BlockShuffled([GROUP] * (samples // GROUP), BlockInterleave(8, 32), 1, 0)
-    order = Permutation(samples, 1, 0)
+    blocks = BlockShuffled([GROUP] * (ROWS // GROUP), BlockInterleave(8, 32), 1, 0)
+    order = Permutation(ROWS, 1, 0)
     for name, numbers in (
         ("blocks", blocks.samples_at(places).tolist()),
         ("random", [order.value_at(place) for place in range(count)]),

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet and Arrow files, what their footers say, and how their row groups are read."""
+"""Parquet and Arrow files on disks and in object stores, read by row groups with pyarrow.
+
+pyarrow is the user's: it is imported when a data set is made, not before.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,33 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.datasets import arrow_folders
-from rover_kf.datasets.arrow_folders import import_pyarrow
-from rover_kf.datasets.files import Sources
 
+Sources = str | os.PathLike[str] | Sequence["str | os.PathLike[str]"]
+"""A file, a folder, an address, or several of them."""
 _ENDINGS = (".parquet", ".arrow", ".feather")
 _AT_ONCE = 16
 """Footers that are read side by side: an object store takes its time for each."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TableFile:
-    """One file as it was when the data set was made."""
+def import_pyarrow() -> Any:
+    """Import pyarrow.
 
-    number: int
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as cause:
+        raise errors.InputError(
+            "Parquet and Arrow files are read with pyarrow, which is not installed here: "
+            "pip install 'rover-kf[data]', or pyarrow in the training image"
+        ) from cause
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class TableFile:
+    """A file as it was when the data set was made."""
+
     path: str
     name: str
     """Below the folder that was given."""
@@ -66,17 +82,22 @@ class RowGroupReader:
         DatasetReadError: it is gone, or none of its kind.
     """
 
+    read: Callable[[int, list[str] | None], Any]
+    """A row group's columns, by its number."""
+
     def __init__(self, path: str, filesystem: Any) -> None:
         pyarrow = import_pyarrow()
+        parquet = path.endswith(".parquet")
         try:
             stream = filesystem.open_input_file(path)
             self.size = stream.size()
-            if path.endswith(".parquet"):
+            self.digest = _footer(stream, 4 if parquet else 6)
+            if parquet:
                 self._open_parquet(stream)
             else:
-                self._open_arrow(stream)
+                self._open_arrow(pyarrow, stream)
         except (pyarrow.ArrowException, OSError) as cause:
-            kind = "Parquet" if path.endswith(".parquet") else "Arrow"
+            kind = "Parquet" if parquet else "Arrow"
             raise errors.DatasetReadError(
                 f"{path} cannot be read as a {kind} file: {cause}; write it again, or leave it out"
             ) from cause
@@ -85,24 +106,17 @@ class RowGroupReader:
         parquet = importlib.import_module("pyarrow.parquet")
         file = parquet.ParquetFile(stream, page_checksum_verification=True)
         about = file.metadata
-        self.digest = _footer(stream, about.serialized_size + 8)
-        self.columns = tuple(about.schema.to_arrow_schema().names)
-        self.group_rows = tuple(
-            about.row_group(group).num_rows for group in range(about.num_row_groups)
-        )
+        self.columns = tuple(file.schema_arrow.names)
+        self.group_rows = tuple(about.row_group(n).num_rows for n in range(about.num_row_groups))
         # Threads of pyarrow are of no use beside other workers, and none outlives a fork.
-        self.read: Callable[[int, list[str] | None], Any] = lambda group, columns: (
-            file.read_row_group(group, columns, use_threads=False)
-        )
+        self.read = lambda group, columns: file.read_row_group(group, columns, use_threads=False)
 
-    def _open_arrow(self, stream: Any) -> None:
-        pyarrow, ipc = import_pyarrow(), importlib.import_module("pyarrow.ipc")
+    def _open_arrow(self, pyarrow: Any, stream: Any) -> None:
+        ipc = importlib.import_module("pyarrow.ipc")
         file = ipc.open_file(stream, options=ipc.IpcReadOptions(use_threads=False))
         # The footer does not say how many rows a batch has; the first column is read for it.
         first = ipc.IpcReadOptions(use_threads=False, included_fields=[0])
         counted = ipc.open_file(stream, options=first)
-        tail = stream.read_at(min(10, self.size), max(self.size - 10, 0))
-        self.digest = _footer(stream, int.from_bytes(tail[:4], "little") + 10)
         self.columns = tuple(file.schema.names)
         self.group_rows = tuple(
             counted.get_batch(group).num_rows for group in range(file.num_record_batches)
@@ -115,17 +129,19 @@ class RowGroupReader:
         self.read = read
 
 
-def _footer(stream: Any, size: int) -> str:
+def _footer(stream: Any, magic: int) -> str:
+    """Both formats end with the footer, four bytes for its size, and their magic."""
     whole = stream.size()
-    size = min(size, whole)
+    tail = stream.read_at(min(4 + magic, whole), max(whole - 4 - magic, 0))
+    size = min(int.from_bytes(tail[:4], "little") + 4 + magic, whole)
     return hashlib.blake2b(stream.read_at(size, whole - size), digest_size=16).hexdigest()
 
 
 def discover(sources: Sources, columns: Sequence[str] | None) -> tuple[TableFile, ...]:
-    """All files with their footers, those of folders sorted by name.
+    """Read the footers of all files, those of folders sorted by name.
 
     Args:
-        sources: files and folders, or one address.
+        sources: files, folders and addresses.
         columns: that each file must have.
 
     Raises:
@@ -133,27 +149,52 @@ def discover(sources: Sources, columns: Sequence[str] | None) -> tuple[TableFile
         DatasetReadError: a file is none of its kind.
     """
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    places = [place for source in given for place in _below(os.fspath(source))]
-    if not places:
+    listed = [file for source in given for file in _list_below(os.fspath(source))]
+    if not listed:
         raise errors.InputError("a data set of no files: name at least one")
 
-    def read_footer(number: int) -> TableFile:
-        path, name, filesystem = places[number]
+    def read_footer(file: tuple[str, str, Any]) -> TableFile:
+        path, name, filesystem = file
         groups = RowGroupReader(path, filesystem)
         lacking = sorted(set(columns or ()) - set(groups.columns))
         if lacking:
             raise errors.InputError(
                 f"{path} has no column {', '.join(lacking)}; it has {', '.join(groups.columns)}"
             )
-        return TableFile(
-            number, path, name, groups.size, groups.digest, groups.group_rows, filesystem
-        )
+        return TableFile(path, name, groups.size, groups.digest, groups.group_rows, filesystem)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return tuple(pool.map(read_footer, range(len(places))))
+        return tuple(pool.map(read_footer, listed))
 
 
-def _below(source: str) -> list[tuple[str, str, Any]]:
-    """Path, name below the source and file system of each file."""
-    system, root, files = arrow_folders.list_below(source, _ENDINGS)
-    return [(f"{root}/{name}" if root else name, name, system) for name, _ in files]
+def _list_below(source: str) -> list[tuple[str, str, Any]]:
+    """List path, name below the source and file system of each file; a file's own in any case."""
+    failures = (import_pyarrow().ArrowException, OSError)
+    fs = importlib.import_module("pyarrow.fs")
+    local = (fs.LocalFileSystem(), source)
+    try:
+        filesystem, path = fs.FileSystem.from_uri(source) if "://" in source else local
+        about = filesystem.get_file_info([path])[0]
+        if about.type == fs.FileType.File:
+            return [(path, about.base_name, filesystem)]
+        listed = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    except failures as cause:
+        raise errors.InputError(
+            f"{source} cannot be listed: {cause}; is the volume with the data mounted there, "
+            "and is its address one that pyarrow knows?"
+        ) from cause
+    root = path.rstrip("/") + "/"
+    names = sorted(
+        each.path[len(root) :]
+        for each in listed
+        if each.type == fs.FileType.File and each.path.endswith(_ENDINGS)
+    )
+    kept = [name for name in names if not name.startswith((".", "_"))]
+    # Folders that begin so hold what engines leave beside their tables.
+    kept = [name for name in kept if "/." not in name and "/_" not in name]
+    if not kept:
+        raise errors.InputError(
+            f"{source} has no files that end with {' or '.join(_ENDINGS)}; is the volume with the "
+            "data mounted there?"
+        )
+    return [(root + name, name, filesystem) for name in kept]

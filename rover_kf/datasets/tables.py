@@ -1,26 +1,29 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of Parquet and Arrow files as samples, read by row groups, from disks and object stores."""
+"""Rows of Parquet and Arrow files as samples: pyarrow reads them, row groups are the blocks."""
 
 from __future__ import annotations
 
+import array
+import bisect
+import functools
 import hashlib
 import itertools
+import operator
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.datasets import arrow_folders, table_files
-from rover_kf.datasets.block_cache import BlockCache
-from rover_kf.datasets.block_reader import BlockReader
-from rover_kf.datasets.files import Sources
+from rover_kf.datasets import table_files
+from rover_kf.datasets.table_files import Sources
 
 _OPEN = 8
 """Files that a process keeps open."""
 
 
-class TableRows(BlockReader[Any]):
-    """Each row of each file, as a dict by column. Needs pyarrow.
+class TableRows:
+    """A map-style data set of rows, each a dict by column. Needs pyarrow.
 
     ::
 
@@ -28,11 +31,11 @@ class TableRows(BlockReader[Any]):
         loader = ElasticDataLoader(rows, batch_size=256, num_workers=2)
 
     Args:
-        sources: files that end with .parquet, .arrow or .feather, or folders of them; or one
+        sources: files that end with .parquet, .arrow or .feather, or folders of them; or an
             address that pyarrow knows (s3://, gs://, hdfs://).
         columns: that are read; none: all.
-        as_tables: a batch is one pyarrow.Table, which ``collate_fn`` gets, in place of dicts: for
-            who makes tensors of columns. Reading a single row gives a table, too.
+        as_tables: a batch is one pyarrow.Table, which ``collate_fn`` gets, instead of dicts. It is
+            for a collate_fn that makes tensors of columns. Reading a single row gives a table, too.
         cached: row groups that a process keeps in memory.
 
     Raises:
@@ -46,44 +49,55 @@ class TableRows(BlockReader[Any]):
         *,
         columns: Sequence[str] | None = None,
         as_tables: bool = False,
-        cached: int = 24,
+        cached: int = 32,
     ) -> None:
-        self._arrow = arrow_folders.import_pyarrow()
+        if cached < 1:
+            raise errors.InputError(f"cached is {cached}; 1 row group or more is needed")
         self._files = table_files.discover(sources, columns)
         self._columns = None if columns is None else list(columns)
-        self._as_tables = as_tables
+        self._as_tables, self._cached = as_tables, cached
         self._groups = [
             (file, group) for file in self._files for group in range(len(file.group_rows))
         ]
-        super().__init__([file.group_rows[group] for file, group in self._groups], cached)
+        self.blocks: Sequence[int] = array.array(
+            "Q", (file.group_rows[group] for file, group in self._groups)
+        )
+        """Rows of each row group."""
+        self._ends = array.array("Q", itertools.accumulate(self.blocks))
         if not len(self):
             raise errors.InputError(f"{self._files[0].path} and all others have no rows")
+        self._reset()
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, number: int) -> Any:
         found = self.__getitems__([number])
         return found if self._as_tables else found[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> Any:
-        """Several rows, as DataLoader asks for them: each row group is looked at once.
+        """Several rows, as DataLoader requests them: each row group is read once.
 
         Raises:
             IndexError: there is no such row.
             DatasetReadError: a file was changed, or a row group cannot be read.
         """
-        places = sorted((*self._locate(number), at) for at, number in enumerate(numbers))
-        tables, came = [], []
-        for block, of_block in itertools.groupby(places, lambda position: position[0]):
-            within = list(of_block)
-            tables.append(self._cached_block(block).take([row for _, row, _ in within]))
-            came += [at for *_, at in within]
+        if self._process != os.getpid():
+            self._reset()
+        located = sorted((*self._locate(number), at) for at, number in enumerate(numbers))
+        tables = [
+            self._group(block).take([row for _, row, _ in within])
+            for block, within in itertools.groupby(located, operator.itemgetter(0))
+        ]
+        back = sorted(range(len(located)), key=lambda index: located[index][2])
         if self._as_tables:
-            back = sorted(range(len(came)), key=came.__getitem__)
-            return self._arrow.concat_tables(tables).take(back)
-        rows = itertools.chain.from_iterable(table.to_pylist() for table in tables)
-        return [row for _, row in sorted(zip(came, rows, strict=True), key=lambda pair: pair[0])]
+            return table_files.import_pyarrow().concat_tables(tables).take(back)
+        rows = list(itertools.chain.from_iterable(table.to_pylist() for table in tables))
+        return [rows[index] for index in back]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_open": None, "_arrow": None}
+        # Files that are open stay with the process; another one opens its own.
+        return {**self.__dict__, "_group": None, "_open": None, "_process": 0}
 
     @property
     def fingerprint(self) -> str:
@@ -97,19 +111,29 @@ class TableRows(BlockReader[Any]):
         return whole.hexdigest()
 
     def _reset(self) -> None:
-        super()._reset()
-        self._arrow = arrow_folders.import_pyarrow()
-        self._open = BlockCache(lambda number: self._files[number].open(), _OPEN)
+        self._process = os.getpid()
+        self._open = functools.lru_cache(_OPEN)(table_files.TableFile.open)
+        self._group = functools.lru_cache(self._cached)(self._read)
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        """Find the row group of a row, and the row's place in it."""
+        if not 0 <= number < len(self):
+            message = f"row {number} of {len(self)}"
+            raise IndexError(message)
+        block = bisect.bisect_right(self._ends, number)
+        return block, number - (self._ends[block] - self.blocks[block])
 
     def _read(self, block: int) -> Any:
         file, group = self._groups[block]
-        opened = self._open.get(file.number)
+        opened = self._open(file)
         try:
             table = opened.read(group, self._columns).combine_chunks()
-        except (self._arrow.ArrowException, OSError) as cause:
+        except (table_files.import_pyarrow().ArrowException, OSError) as cause:
+            end = self._ends[block]
             raise errors.DatasetReadError(
-                f"{file.path}: row group {group} of {len(file.group_rows)}, {self._rows(block)} of "
-                f"the data set, cannot be read: {cause}; write the file again, or leave it out"
+                f"{file.path}: row group {group} of {len(file.group_rows)}, rows "
+                f"{end - self.blocks[block]} to {end - 1} of the data set, cannot be read: "
+                f"{cause}; write the file again, or leave it out"
             ) from cause
         if len(table) != file.group_rows[group]:
             raise errors.DatasetReadError(
@@ -117,7 +141,3 @@ class TableRows(BlockReader[Any]):
                 f"{file.group_rows[group]}; write the file again, or leave it out"
             )
         return table
-
-    def _rows(self, block: int) -> str:
-        end = self._ends[block]
-        return f"rows {end - self._sizes[block]} to {end - 1}"

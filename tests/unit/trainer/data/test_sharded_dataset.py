@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 from torch.utils.data import DataLoader
 
-from rover_kf import ShardedDataset, errors
+from rover_kf import ElasticDataLoader, ShardedDataset, errors
 from rover_kf.api.data import SlotSpan, UnreadableSpan
 from rover_kf.data_sharding.dispatcher import ShardDispatcher
 from rover_kf.data_sharding.lease_terms import LeaseTerms
@@ -140,6 +140,49 @@ def test_of_a_damaged_parquet_file_the_other_row_groups_are_trained_on(
     assert sorted(found) == sorted([*numbers[:60].tolist(), *numbers[80:].tolist()])
     assert data.epoch == 1
     assert "rows.parquet: row group 3 of 20" in caplog.text
+
+
+class Pictures(Numbered):
+    """A data set of a user's own, one file a sample; number 5 is damaged."""
+
+    def __getitem__(self, number: int) -> int:
+        if number == 5:
+            raise errors.DatasetReadError("dog/x.img: begins with noise")
+        return super().__getitem__(number)
+
+
+def test_a_sample_that_a_dataset_cannot_read_is_set_aside_alone(sharded, monkeypatch, caplog):
+    """With the data set's own message; in a fixed order the loop ends there."""
+    monkeypatch.setattr(
+        lease_client,
+        "ShardDispatcher",
+        functools.partial(ShardDispatcher, LeaseTerms(tries=2, retry_seconds=0.0)),
+    )
+    data = sharded(Pictures(20))
+    found = sorted(sample for batch in data.loader(3) for sample in batch.tolist())
+    assert found == [number for number in range(20) if number != 5]
+    assert data.epoch == 1
+    assert "dog/x.img: begins with noise" in caplog.text
+    with pytest.raises(errors.DatasetReadError, match=r"dog/x\.img: begins with noise"):
+        list(ElasticDataLoader(Pictures(20), 4, rank=0, world_size=1, num_workers=1))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda data: ElasticDataLoader(data, 3, rank=0, world_size=1),
+        lambda data: ShardedDataset(data, shard_size=2),
+    ],
+)
+def test_a_place_in_contents_with_another_fingerprint_is_refused(made):
+    """As many samples; a data set's own attribute says what they are."""
+    data = Numbered(20)
+    data.fingerprint = "first"
+    state = made(data).state_dict()
+    made(data).load_state_dict(state)
+    data.fingerprint = "second"
+    with pytest.raises(errors.CheckpointError, match=r"fingerprint.*train on the same data"):
+        made(data).load_state_dict(state)
 
 
 def test_records_of_which_nothing_can_be_made_are_used(sharded):
