@@ -20,13 +20,14 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from rover_kf import errors
-from rover_kf.api import codec
+from rover_kf.api import codec, names
 from rover_kf.elastic.failures.rule import TrainingError
 from rover_kf.launcher import stack_dumps
+from rover_kf.system import process_end
 
 MAX_CAUSES = 8
 """Exceptions that led to the last one, looked at; more would be a ring."""
@@ -34,11 +35,13 @@ MAX_CAUSES = 8
 
 def run(rank_env: dict[str, Any], launch: dict[str, Any]) -> None:
     """Run the user's program in this process, and end the process."""
+    resident = frozenset(sys.modules)
     os.environ.update(rank_env["variables"])
     stack_dumps.register_handler(rank_env["stack_file"])
     _print_whole_lines()
     _reseed()
-    _end(_outcome(pathlib.Path(rank_env["error_file"]), launch))
+    error_file = pathlib.Path(rank_env["error_file"])
+    end(_outcome(error_file, launch), error_file, resident)
 
 
 def _outcome(error_file: pathlib.Path, launch: dict[str, Any]) -> int:
@@ -59,18 +62,36 @@ def _outcome(error_file: pathlib.Path, launch: dict[str, Any]) -> int:
     return 0
 
 
-def _end(code: int) -> None:
-    """End as Python does, but for taking the interpreter apart, which takes seconds with torch.
+def end(
+    code: int, error_file: pathlib.Path | None = None, resident: Collection[str] | None = None
+) -> NoReturn:
+    """End as Python does, after the Checkpointers are closed.
 
-    The same as multiprocessing's forked children: threads, exit functions, streams, then _exit.
+    In this order: threads that the user's program waits for, Checkpointers, the exit code, exit
+    functions, finalizers and open files.
+
+    Args:
+        code: of the user's program.
+        error_file: for an error of a Checkpointer that ends a program without one; None: no file.
+        resident: see ``process_end.leave``.
     """
+    _run_ending(threading._shutdown)  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing does
+    failed = process_end.run_closers()
+    if failed is not None and code in (0, names.EXIT_DRAINED):
+        code = process_end.FAILED
+        if error_file is not None:
+            _write_error(failed, error_file)
+    # Libraries' exit functions collect garbage, and that loses what garbage has not written.
+    process_end.flush_open_files()
+    _run_ending(atexit._run_exitfuncs)  # noqa: SLF001 - the only way to run them without finalisation
+    process_end.leave(code, resident)
+
+
+def _run_ending(part: Callable[[], None]) -> None:
     try:
-        threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing does
-        atexit._run_exitfuncs()  # noqa: SLF001 - the only way to run them without finalisation
+        part()
     except BaseException:  # noqa: BLE001 - an exit function may raise anything, the end comes
         traceback.print_exc()
-    _flush()
-    os._exit(code & 0xFF)
 
 
 def _run_program(launch: dict[str, Any]) -> None:

@@ -19,7 +19,6 @@ anywhere.
 
 from __future__ import annotations
 
-import atexit
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -32,7 +31,7 @@ from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import metrics as format_metrics
-from rover_kf.system import cpu_quota
+from rover_kf.system import cpu_quota, process_end
 from rover_kf.system.steady_clock import MonotonicWallClock
 from rover_kf.trainer import durability_listeners
 from rover_kf.trainer import settings as trainer_settings
@@ -122,7 +121,7 @@ class Checkpointer:
         self.restored_from = "none"
         """Where restore found its state: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
-            atexit.register(self.close)
+            process_end.register(self.close)
 
     def restore(self, state: dict[str, object]) -> int:
         """Bring back the newest state that all ranks have in common; every rank must call it.
@@ -400,7 +399,7 @@ class Checkpointer:
         self._steps.record_closed()
         self._steps.release(self._session)
         self._phase.end()
-        atexit.unregister(self.close)
+        process_end.unregister(self.close)
         try:
             self._stager.close()
         finally:

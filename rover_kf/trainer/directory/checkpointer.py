@@ -17,7 +17,6 @@ Outside rover-kf (no ROVER_HOME) the same lines do nothing but say so once.
 
 from __future__ import annotations
 
-import atexit
 import json
 import mmap
 import os
@@ -41,6 +40,7 @@ from rover_kf.checkpoint.format import (
 )
 from rover_kf.checkpoint.format.snapshot import STATE_KEY, Entry, Snapshot
 from rover_kf.checkpoint.format.tensor_layout import TensorLayout
+from rover_kf.system import process_end
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.directory import atomic_replace
 from rover_kf.trainer.directory import folder_scan as folders
@@ -85,7 +85,7 @@ class DirectoryCheckpointer:
         self.restored_state: State | None = None
         """What restore brought."""
         if self._reporter is not None:
-            atexit.register(self.close)
+            process_end.register(self.close)
 
     def save(
         self,
@@ -203,7 +203,7 @@ class DirectoryCheckpointer:
 
     def close(self) -> None:
         """Report what is left; safe to call twice."""
-        atexit.unregister(self.close)
+        process_end.unregister(self.close)
         self._steps.release(self._session)
         if self._reporter is not None:
             self._reporter.close()

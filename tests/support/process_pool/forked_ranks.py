@@ -38,10 +38,10 @@ def _end(work: Callable[[], None]) -> None:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
     except SystemExit as ended:
-        worker._end(int(ended.code or 0))
+        worker.end(int(ended.code or 0))
     except BaseException:  # noqa: BLE001 - the process's last word
         traceback.print_exc()
-        worker._end(1)
+        worker.end(1)
     os._exit(0)
 
 
