@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rover_kf import errors
-from rover_kf.api import names, termination_log
+from rover_kf.api import names
 from rover_kf.api.faults.node_check_messages import CheckRequest
 from rover_kf.api.membership import (
     FinishRequest,
@@ -31,10 +31,10 @@ from rover_kf.api.membership import (
     Round,
 )
 from rover_kf.api.status import Ack
-from rover_kf.launcher import oom_kills, state_handover
+from rover_kf.launcher import job_end, oom_kills, state_handover
 from rover_kf.launcher.arguments import LaunchSpec
 from rover_kf.launcher.event_loop import EventLoop, StopRequested, ZygoteLost
-from rover_kf.launcher.node_check_client import run_node_check
+from rover_kf.launcher.node_check.client import run_node_check
 from rover_kf.launcher.round_runner import RoundResult, RoundRunner
 from rover_kf.launcher.settings import LauncherSettings
 from rover_kf.launcher.sidecar_requests import SidecarConnector
@@ -98,12 +98,6 @@ LEAVE_PATIENCE = 2.0
 
 
 """Seconds for the good-bye; the others would notice without it."""
-
-
-FLUSH_PATIENCE = 600.0
-
-
-"""Seconds that the newest step has to become durable after training has ended."""
 
 
 IDLE_SECONDS = 2.0
@@ -262,35 +256,17 @@ class Agent:
 
     def _on_job_closed(self, reply: JoinReply) -> int:
         self.event_loop.ignore_stops()
-        exit_code = reply.exit_code
-        if exit_code:
-            log_line(f"the job has failed: {reply.reason}")
-            termination_log.write(self.shared_dir, reply.reason)
-        else:
-            exit_code = self._flush()
+        exit_code = job_end.exit_code(
+            reply,
+            lambda: self.event_loop.request(
+                names.PATH_FLUSH, {}, Ack, patience=30.0, timeout=job_end.FLUSH_PATIENCE
+            ),
+            self.event_loop.pause,
+            shared_dir=self.shared_dir,
+            log_line=log_line,
+        )
         self._leave("the job has ended")
         return exit_code
-
-    def _flush(self) -> int:
-        """Wait until the newest step is durable: a model that is not stored is not trained."""
-        until = time.monotonic() + FLUSH_PATIENCE
-        while True:
-            try:
-                reply = self.event_loop.request(
-                    names.PATH_FLUSH, {}, Ack, patience=30.0, timeout=FLUSH_PATIENCE
-                )
-            except errors.RoverError as error:
-                reply = Ack(done=False, reason=str(error))
-            if reply.done:
-                return names.EXIT_DONE
-            yet = "" if reply.permanent else " yet"
-            log_line(f"the newest checkpoint is not durable{yet}: {reply.reason}")
-            if reply.permanent:  # a pod that is tried again would train for the same end
-                termination_log.write(self.shared_dir, reply.reason)
-                return names.EXIT_USER_ERROR
-            if time.monotonic() > until:
-                return names.EXIT_RETRY
-            self.event_loop.pause(1.0)
 
     def _end(self, stop: StopRequested) -> None:
         """This pod goes, the job does not: others need its newest state, here or on storage."""

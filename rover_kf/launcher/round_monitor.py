@@ -47,13 +47,13 @@ class RoundMonitor:
         self._stopped = threading.Event()
         self._call: Call[WatchReply] | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="round watch")
-        self._is_ended, self.closed = False, False
+        self.has_ended, self.closed = False, False
         """Whether the round has ended; whether the job has."""
 
     @property
     def is_over(self) -> bool:
         """Whether the processes may be ended: the round has, or all of them rest."""
-        return self._is_ended or len(list(self._resting.iterdir())) >= self._member.processes
+        return self.has_ended or len(list(self._resting.iterdir())) >= self._member.processes
 
     def start(self) -> RoundMonitor:
         """Begin to ask."""
@@ -85,7 +85,7 @@ class RoundMonitor:
                 drain_file.write(self._shared_dir, drain_at)
             world = self._current if reply.action == "report" else None
             if reply.action in ("restart", "closed"):
-                self._is_ended, self.closed = True, reply.action == "closed"
+                self.has_ended, self.closed = True, reply.action == "closed"
                 return
 
     def _wait(self) -> WatchReply | None:

@@ -11,6 +11,7 @@ is told to end takes the steps since its last save with it, and --max-restarts i
 from __future__ import annotations
 
 import atexit
+import datetime as dt
 import os
 import pathlib
 import shutil
@@ -21,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import api as torch_api
 from torch.distributed.elastic.utils.distributed import get_free_port
@@ -37,7 +39,7 @@ from rover_kf.api.membership import (
     Round,
 )
 from rover_kf.api.status import Ack
-from rover_kf.launcher import drain_file
+from rover_kf.launcher import drain_file, job_end
 from rover_kf.launcher.event_loop import is_transient
 from rover_kf.launcher.round_monitor import RoundMonitor
 from rover_kf.launcher.sidecar_requests import LONGEST_POLL, SidecarConnector
@@ -71,16 +73,41 @@ def _resolve_nproc(nproc: str) -> int:
 BACKEND = "rover"
 
 
-SIDECAR_PATIENCE, END_PATIENCE, LEAVE_PATIENCE = 60.0, 600.0, 2.0
+SIDECAR_PATIENCE, LEAVE_PATIENCE = 60.0, 2.0
 
 
-"""Seconds: for the sidecar to come up, for the last step to be durable, for the good-bye."""
+"""Seconds: for the sidecar to come up, for the good-bye."""
 
 
 RETRY_SECONDS, IDLE_SECONDS = 0.2, 2.0
 
 
 T = TypeVar("T")
+
+
+class _RoundStore(PrefixStore):
+    """A round's store, in which nobody waits after the round's end.
+
+    torchrun's agents whose processes have succeeded wait here for the others for five minutes.
+    """
+
+    def __init__(self, prefix: str, store: TCPStore, has_ended: Callable[[], bool]) -> None:
+        super().__init__(prefix, store)
+        self._has_ended = has_ended
+
+    def wait(self, keys: list[str], timeout: dt.timedelta | None = None) -> None:
+        """Wait for keys.
+
+        Raises:
+            DistStoreError: they are not there in time, or the round has ended.
+        """
+        seconds = (timeout or self.timeout).total_seconds()  # type: ignore[attr-defined]
+        until = time.monotonic() + seconds
+        while not self.check(keys):
+            if self._has_ended() or time.monotonic() > until:
+                why = "the round has ended" if self._has_ended() else f"{seconds:.0f} s are over"
+                raise dist.DistStoreError(f"{why}, and nobody has set {', '.join(keys)}")
+            time.sleep(RETRY_SECONDS)
 
 
 class RoverRendezvous(torch_api.RendezvousHandler):
@@ -101,7 +128,7 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         self._monitor: RoundMonitor | None = None
         self._resting = shared_dir / names.RUN_DIR / f"resting-{self._incarnation}"
         self._served: TCPStore | None = None
-        self._closed = ""
+        self._closed = False
         # torchrun does not call shutdown() when it was told to end by a signal.
         atexit.register(self._leave, "torchrun ended")
 
@@ -117,7 +144,7 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         """Join; returns when a round begins.
 
         Raises:
-            RendezvousClosedError: the job has ended.
+            SystemExit: the job has ended; with its exit code, as of ``shutdown``.
             RendezvousConnectionError: the pod has no sidecar.
         """
         self._stop_monitor()
@@ -154,20 +181,30 @@ class RoverRendezvous(torch_api.RendezvousHandler):
 
     def is_closed(self) -> bool:
         """Whether the job has ended."""
-        return bool(self._closed) or bool(self._monitor and self._monitor.closed)
+        return self._closed or bool(self._monitor and self._monitor.closed)
 
     def set_closed(self) -> None:
         """Leave; the coordinator alone closes a job."""
         self._leave("torchrun closed its rendezvous")
 
     def shutdown(self) -> bool:
-        """The agent ends: with the others if its processes succeeded, else without them."""
+        """The agent ends: with the others if its processes succeeded, else without them.
+
+        Raises:
+            SystemExit: the job's end is not 0, as rover-run's (job_end.py). torchrun logs any other
+                exception and ends with 0.
+        """
         self._stop_monitor()
         # torchrun calls this in both cases, and raises what failed through it.
         failed = sys.exc_info()[0] is not None
-        if not failed and self._round is not None and not self.is_closed():
-            self._finish(self._round)
-        self._leave("its processes failed" if failed else "the job has ended")
+        code = names.EXIT_DONE
+        try:
+            if not failed and self._round is not None and not self.is_closed():
+                code = self._finish(self._round)
+        finally:
+            self._leave("its processes failed" if failed else "the job has ended")
+        if code:
+            raise SystemExit(code)
         return True
 
     def _get_identity(self) -> Identity:
@@ -191,8 +228,8 @@ class RoverRendezvous(torch_api.RendezvousHandler):
             if reply.action == "start" and reply.round is not None:
                 return reply.round
             if reply.action == "closed":
-                self._closed = reply.reason or "it has ended"
-                raise torch_api.RendezvousClosedError(f"the job: {self._closed}")
+                self._closed = True
+                raise SystemExit(self._exit_code(reply))
             if reply.action == "drained":  # there is no place for it, which may change
                 time.sleep(IDLE_SECONDS)
 
@@ -200,28 +237,38 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         store = self._served
         if rank or store is None:
             store = TCPStore(current.store_host, current.store_port, is_master=False)
-        return PrefixStore(f"rover/{current.number}", store)
+        return _RoundStore(f"rover/{current.number}", store, self._has_round_ended)
 
-    def _finish(self, current: Round) -> None:
+    def _has_round_ended(self) -> bool:
+        return self._monitor is not None and self._monitor.has_ended
+
+    def _finish(self, current: Round) -> int:
+        """Wait for the other pods of the round; the exit code that follows."""
         request = FinishRequest(
             self._get_identity().pod, self._incarnation, current.number, world=current
         )
-        until = time.monotonic() + END_PATIENCE
         try:
-            while time.monotonic() < until:
-                reply = self._request(names.PATH_FINISH, request, JoinReply, END_PATIENCE)
-                if reply.action in ("closed", "retry"):
-                    break
-            while time.monotonic() < until:
-                flushed = self._request(
-                    names.PATH_FLUSH, {}, Ack, SIDECAR_PATIENCE, timeout=END_PATIENCE
-                )
-                if flushed.done:
-                    return
-                _log_line(f"the newest checkpoint is not durable yet: {flushed.reason}")
-                time.sleep(1.0)
+            while True:
+                reply = self._request(names.PATH_FINISH, request, JoinReply)
+                if reply.action == "closed":
+                    return self._exit_code(reply)
+                if reply.action == "retry":
+                    # A torchrun whose processes have succeeded starts none again.
+                    _log_line("the round goes on without this container; another has to join")
+                    return names.EXIT_RETRY
         except errors.RoverError as error:
-            _log_line(f"the newest checkpoint may be in memory only: {error}")
+            _log_line(f"cannot go on, another container has to try: {error}")
+            return names.EXIT_RETRY
+
+    def _exit_code(self, reply: JoinReply) -> int:
+        patience = job_end.FLUSH_PATIENCE
+        return job_end.exit_code(
+            reply,
+            lambda: self._request(names.PATH_FLUSH, {}, Ack, 30.0, timeout=patience),
+            time.sleep,
+            shared_dir=self._shared_dir,
+            log_line=_log_line,
+        )
 
     def _leave(self, reason: str) -> None:
         self._stop_monitor()

@@ -41,7 +41,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rover_kf.launcher import node_check_worker, preload, stack_dumps, worker
+from rover_kf.launcher import preload, stack_dumps, worker
+from rover_kf.launcher.node_check import worker as node_check_worker
 
 PR_SET_PDEATHSIG = 1
 LONGEST_MESSAGE = 1 << 20
