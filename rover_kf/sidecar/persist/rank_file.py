@@ -7,7 +7,7 @@ from __future__ import annotations
 from rover_kf import errors
 from rover_kf.api.checkpoints import RankPersisted
 from rover_kf.checkpoint.arena.slot_record import Seal
-from rover_kf.checkpoint.format import metrics
+from rover_kf.checkpoint.format import checksum, metrics
 from rover_kf.checkpoint.resharding.write_shares import plan_share
 from rover_kf.checkpoint.storage.rank_content import SlotContent, SlotFileWriter
 from rover_kf.sidecar.slots.rank_assignments import RankAssignment
@@ -61,8 +61,10 @@ def write_rank_file(
             common = part.replicated_crc
             content = SlotContent(path, seal.length, part.ranges, part.header, check_cancelled)
         file, seconds = storage.write_slot(folder, assignment.rank, content)
-    if assignment.world_size == 1:
-        _check_crc(file.checksum, slots.checksum(local_rank, seal), seal)
+        # Of a larger world a share is written: only the whole slot can be compared with its seal.
+        alone = assignment.world_size == 1
+        crc = file.checksum if alone else checksum.compute_crc(pin.descriptor, seal.length)
+    _check_crc(crc, slots.checksum(local_rank, seal), seal)
     return RankPersisted(
         pod="",
         rank=file.rank,
