@@ -8,6 +8,7 @@ the manifest is put only where there is none, so that of two coordinators one ha
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -63,7 +64,7 @@ class ObjectStorage:
     ) -> RankFile:
         """Write a rank's file, safe when it returns."""
         verification.check_unfinished(folder, has_manifest=self._bucket.has(_manifest_key(folder)))
-        name, written = self._free_name(folder, rank), 0
+        name, written = self._reserve_name(folder, rank), 0
 
         def summed() -> Iterator[memoryview]:
             nonlocal written
@@ -71,7 +72,12 @@ class ObjectStorage:
                 written = checksum.extend(written, piece)
                 yield piece
 
-        self._bucket.write_stream(f"{folder.name}/{name}", summed(), length)
+        try:
+            self._bucket.write_stream(f"{folder.name}/{name}", summed(), length)
+        except errors.CheckpointError:
+            with contextlib.suppress(errors.StorageError):  # the first error counts
+                self._bucket.delete([f"{folder.name}/{name}"])
+            raise
         return RankFile(rank, name, length, written)
 
     def write_manifest(self, content: Manifest) -> CheckpointFolder:
@@ -150,11 +156,16 @@ class ObjectStorage:
             raise unread[0]
         return doomed
 
-    def _free_name(self, folder: CheckpointFolder, rank: int) -> str:
+    def _reserve_name(self, folder: CheckpointFolder, rank: int) -> str:
+        """Create an empty object under a name that no other writer has.
+
+        A large object cannot be uploaded on the condition that there is none. So the name is taken
+        by an empty one first, which the upload replaces.
+        """
         # One by one, and not by a listing: of a thousand ranks each would list the files of all.
         marks = itertools.chain([""], map(str, itertools.count(2)))
         names = (manifest.file_name(rank, mark) for mark in marks)
-        return next(name for name in names if not self._bucket.has(f"{folder.name}/{name}"))
+        return next(name for name in names if self._bucket.create(f"{folder.name}/{name}", b""))
 
     def _remove(self, folder: CheckpointFolder, content: Iterable[str]) -> None:
         self._bucket.delete([_manifest_key(folder)])

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import json
 import pathlib
@@ -221,6 +222,23 @@ def test_a_file_that_was_reported_is_never_replaced(place):
     assert place.storage.verify(folder) == newest
     place.storage.remove(folder)
     assert place.storage.folders() == ()
+
+
+@pytest.mark.parametrize("size", [5000, 9 << 20])
+def test_two_writers_of_a_rank_never_replace_each_others_file(place, size):
+    """Both begin before either is done, as of a coordinator that was cut off and its successor."""
+    folder, inner = place.storage.folder(1, 1), []
+
+    def meanwhile() -> Iterator[memoryview]:
+        content = _pieces(_bytes(size, 1))
+        inner.append(other.submit(place.storage.write_rank, folder, 0, content, size).result())
+        yield from _pieces(_bytes(size, 2))
+
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        outer = place.storage.write_rank(folder, 0, meanwhile(), size)
+    assert outer.name != inner[0].name
+    for file in (outer, *inner):
+        assert crc32c.crc32c(place.file(folder, file.name).read_bytes()) == file.checksum
 
 
 def test_damage_is_found_and_named(place):
