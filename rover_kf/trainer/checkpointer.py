@@ -36,6 +36,7 @@ from rover_kf.system.steady_clock import MonotonicWallClock
 from rover_kf.trainer import durability_listeners
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.data.loader_progress import LoaderProgress
+from rover_kf.trainer.ddp.tracker import BucketTracker
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.gc_pause import gc_paused
 from rover_kf.trainer.inactive import InactiveNotice
@@ -96,7 +97,7 @@ class Checkpointer:
         self._sidecar = SidecarClient(home) if home else None
         self._phase, self._progress = Phase(), LoaderProgress()
         self._step_timer, self._clock = StepTimer(), MonotonicWallClock()
-        self._batch_norm = BatchNormSync(self._settings.round)
+        self._batch_norm, self._buckets = BatchNormSync(self._settings.round), BucketTracker()
         told = (self._phase.current, self._progress.positions)
         self._reporter = (
             StepReporter(self._settings, self._sidecar, *told) if self._sidecar else None
@@ -121,6 +122,7 @@ class Checkpointer:
         self.restored_from = "none"
         """Where restore found its state: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
+            self._buckets.start()
             process_end.register(self.close)
 
     def restore(self, state: dict[str, object]) -> int:
@@ -170,6 +172,7 @@ class Checkpointer:
             reply = client.request_slot(wanted, anticipation.prefetch)
             if reply.step is not None:
                 anticipation.finish(reply)
+                self._buckets.restore(anticipation.metadata, state)
                 self.restored_from = reply.source
         return reply
 
@@ -268,6 +271,7 @@ class Checkpointer:
             self._batch_norm.broadcast_before_drain(state, step)
         last = draining or step == total_steps
         if draining or due:
+            self._buckets.settle(state)
             self.save(step, state, metrics=metrics)
         if last:  # no training follows to copy beside, but often other weights: the best ones
             self.finish()
@@ -311,7 +315,7 @@ class Checkpointer:
                 Checkpointer saves as this rank; or a signal handler calls it in the middle of a
                 copy: set a flag there, and save after the step.
         """
-        told = format_metrics.to_metadata(metrics)
+        told = {**format_metrics.to_metadata(metrics), **self._buckets.metadata(state)}
         self._save_timed(step, lambda saved: self._stager.save(saved, state, told))
         if self._sidecar is not None:
             saved = self._steps.state_of(self._steps.last)
@@ -399,6 +403,7 @@ class Checkpointer:
         self._steps.record_closed()
         self._steps.release(self._session)
         self._phase.end()
+        self._buckets.close()
         process_end.unregister(self.close)
         try:
             self._stager.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import mmap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -57,6 +57,8 @@ class RestorePrefetch:
         self._peeked: LocalPeek | None = None
         self._loader: StateLoader | None = None
         self._used: mmap.mmap | None = None
+        self.metadata: Mapping[str, str] = {}
+        """Of the snapshot that ``finish`` has brought."""
 
     def __enter__(self) -> RestorePrefetch:  # noqa: PYI034 - Self needs Python 3.11
         return self
@@ -115,6 +117,7 @@ class RestorePrefetch:
             if loading is None:
                 loading = self._make_loader(found, buffer)
             loading.finish()
+            self.metadata = found.metadata
         self._used = buffer
 
     def _make_loader(self, header: Snapshot, buffer: mmap.mmap) -> StateLoader:
