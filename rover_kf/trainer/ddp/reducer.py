@@ -7,7 +7,7 @@ The next forward pass rebuilds the buckets in the order in which the gradients c
 gloo sums an element in an order of ranks that depends on its position in the bucket.
 So a new process has to begin with the rebuilt buckets, or three ranks compute other bits.
 
-torch has no public way to do either; ``obstacle`` names the private way that a torch lacks.
+torch has no public way to do either; ``missing`` names the private ways that a torch lacks.
 """
 
 from __future__ import annotations
@@ -46,16 +46,29 @@ _known = weakref.WeakKeyDictionary()
 def rebuilds(module: DistributedDataParallel) -> bool:
     """Whether the module leaves the layout that each process begins with, and torch shows it."""
     given: Any = module
-    return not _missing(module) and bool(given.static_graph or not given.find_unused_parameters)
+    changes = given.static_graph or not given.find_unused_parameters
+    return bool(_has_buckets(module) and changes and not missing(module))
+
+
+def missing(module: DistributedDataParallel) -> str:
+    """Return the private ways of torch that the module's buckets need and this torch lacks."""
+    if not _has_buckets(module):
+        return ""
+    lacking = [name for name in _MODULE_WAYS if not hasattr(module, name)]
+    lacking += [name for name in _REDUCER_WAYS if not hasattr(module.reducer, name)]
+    return f"torch {torch.__version__} has no {', '.join(lacking)}" if lacking else ""
+
+
+def _has_buckets(module: DistributedDataParallel) -> bool:
+    """Whether a Reducer of C++ sums its gradients."""
+    given: Any = module
+    reducer = getattr(given, "reducer", None)
+    return reducer is not None and not getattr(given, "_use_python_reducer", False)
 
 
 def obstacle(module: DistributedDataParallel) -> str:
-    """Return the reason why the module's Reducer cannot be replaced, or ``""``."""
+    """Return the reason why the Reducer of a module that rebuilds cannot be replaced, or ``""``."""
     given: Any = module
-    if missing := _missing(module):
-        return missing
-    if not rebuilds(module):
-        return "find_unused_parameters is set"
     if getattr(given, "mixed_precision", None) is not None:
         return "it has mixed_precision"
     if getattr(given, "_require_manual_backward_finalization", False):
@@ -66,16 +79,6 @@ def obstacle(module: DistributedDataParallel) -> str:
     if given._get_ddp_logging_data().get("comm_hook") and len(hooks) != 1:  # noqa: SLF001
         return "its communication hook is one of C++"
     return ""
-
-
-def _missing(module: DistributedDataParallel) -> str:
-    given: Any = module
-    reducer = getattr(given, "reducer", None)
-    if reducer is None or getattr(given, "_use_python_reducer", False):
-        return "it has no Reducer of C++"
-    missing = [name for name in _MODULE_WAYS if not hasattr(given, name)]
-    missing += [name for name in _REDUCER_WAYS if not hasattr(reducer, name)]
-    return f"torch {torch.__version__} has no {', '.join(missing)}" if missing else ""
 
 
 def settle(module: DistributedDataParallel) -> None:
@@ -139,7 +142,7 @@ def give_layout(module: DistributedDataParallel, layout: BucketLayout) -> None:
     It takes them for gradients that came in that order, and rebuilds its buckets for good.
 
     Args:
-        module: without an ``obstacle``.
+        module: that ``rebuilds``, without an ``obstacle``.
         layout: of the same parameters.
     """
     given: Any = module

@@ -97,9 +97,10 @@ class BucketTracker:
                 for top in iter_instances(state, torch.nn.Module)
                 for parameter in top.parameters()
             }
-            self._members.update(
-                module for module in unknown if any(id(each) in own for each in module.parameters())
-            )
+            found = [one for one in unknown if any(id(each) in own for each in one.parameters())]
+            for module in found:
+                _warn(reducer.missing(module))
+            self._members.update(found)
         newest = {id(unwrap(module)): module for module in live if module in self._members}
         return [module for module in newest.values() if reducer.rebuilds(module)]
 
@@ -127,15 +128,20 @@ class BucketTracker:
         if reducer.layout_of(module) == layout:
             return
         if reason := reducer.obstacle(module):
-            _log.warning(
-                "rover-kf: DistributedDataParallel begins with its own gradient buckets, not with "
-                "those of the snapshot: %s; the sums of three or more ranks may differ in their "
-                "last bits from those of an undisturbed run",
-                reason,
-            )
+            _warn(reason)
             return
         with torch.inference_mode(mode=False):  # The buckets are for training outside of it.
             reducer.give_layout(module, layout)
+
+
+def _warn(reason: str) -> None:
+    if reason:
+        _log.warning(
+            "rover-kf: DistributedDataParallel begins each process with its own gradient buckets: "
+            "%s; after a restart the sums of three or more ranks may differ in their last bits "
+            "from those of an undisturbed run",
+            reason,
+        )
 
 
 class _FirstForward:

@@ -221,6 +221,16 @@ def test_a_hook_of_c_is_left_alone_with_a_warning(tracker, caplog):
     assert "its communication hook is one of C++" in caplog.text
 
 
+def test_a_torch_without_the_private_ways_trains_with_a_warning(tracker, caplog, monkeypatch):
+    module = _wrapped()
+    monkeypatch.delattr(DistributedDataParallel, "_build_debug_param_to_name_mapping")
+    for _ in range(2):
+        _train(module)
+        assert _settled(tracker, module) == {}
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "rover_kf"]
+    assert f"torch {torch.__version__} has no _build_debug_param_to_name_mapping" in told
+
+
 def test_unused_parameters_keep_one_layout(tracker):
     assert _saved(tracker, find_unused_parameters=True) == {}
     module = _wrapped(find_unused_parameters=True)
