@@ -224,7 +224,7 @@ class CheckpointVerification:
 
     name: str
     step: int
-    generation: int
+    round: int
     files: tuple[FileVerification, ...]
     """The manifest first."""
     unfinished: bool = False
@@ -247,7 +247,7 @@ def verify_checkpoint(storage: Storage, folder: CheckpointFolder) -> CheckpointV
     Raises:
         StorageError: the storage as a whole cannot be read.
     """
-    checked = CheckpointVerification(folder.name, folder.step, folder.generation, ())
+    checked = CheckpointVerification(folder.name, folder.step, folder.state.round.number, ())
     try:
         sizes = storage.sizes(folder)
     except errors.StorageError as error:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from rover_kf.api.jobs import Event
 from rover_kf.api.data import DataStatus
+from rover_kf.api.jobs import Event
 from rover_kf.api.samples import Goodput
 from rover_kf.client.job_progress import Progress
 

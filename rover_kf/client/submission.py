@@ -16,8 +16,8 @@ import pathlib
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
 from rover_kf.api.cluster_capacity import Headroom, NamespaceLimits
+from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
 from rover_kf.client import manifests, namespace_limits
 from rover_kf.client.connection import Connection
 from rover_kf.client.kubeflow_client import Model, manifest_of

@@ -13,6 +13,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from rover_kf import errors
 from rover_kf.api.states import NO_STATE, RoundId, State
 from rover_kf.checkpoint.format import checksum, manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile

@@ -8,8 +8,7 @@ import io
 
 from rich.console import Console
 
-from rover_kf.api.data import SlotSpan
-from rover_kf.api.data import DataStatus, PoisonedShard, WorkerShare
+from rover_kf.api.data import DataStatus, PoisonedShard, SlotSpan, WorkerShare
 from rover_kf.client.progress_text import (
     format_data,
     format_data_lines,
