@@ -23,12 +23,13 @@ KILLS, SLOT_BYTES, SEED = 40, 8 << 20, 20261121
 
 WRITER = f"""
 import mmap, os, pathlib, sys
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import SLOTS
 
 arena = Arena(pathlib.Path(sys.argv[1]))
-step = max((seal.step for seal in arena.sealed()), default=0)
+step = max((seal.state.step for seal in arena.sealed()), default=0)
 layout = snapshot.plan([snapshot.Entry("a", "U8", ({SLOT_BYTES} - 65536,), 1)], {{}})
 maps = []
 for slot in SLOTS:
@@ -45,7 +46,7 @@ while True:
         for begin in range(layout.data_begin, layout.length, 4096):
             rest = min(4096, layout.length - begin)
             view[begin:begin + rest] = piece[:rest]
-        filling.seal(step=step, length=layout.length, rank=0, world_size=1, round_=1,
+        filling.seal(state=State(RoundId(0, 1), step), length=layout.length, rank=0, world_size=1,
                      replicated=True)
 """
 

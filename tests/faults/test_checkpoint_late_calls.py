@@ -82,6 +82,9 @@ class Stepwise(Syscalls):
     def rename(self, source, target):
         return self._next(lambda: Syscalls.rename(self, source, target))
 
+    def link(self, source, target):
+        return self._next(lambda: Syscalls.link(self, source, target))
+
     def remove(self, path):
         return self._next(lambda: Syscalls.remove(self, path))
 

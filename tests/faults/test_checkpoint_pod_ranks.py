@@ -182,5 +182,5 @@ def test_pods_compare_their_copies(server, tmp_path):
     with _job(server, tmp_path, checkpoint_check_every=1) as job:
         assert job.train(1, last=8) == [0] * 4
         log = job.pods[0].settings.volume_path / checkpoint_pod.LOG
-        eventually(lambda: "step 8: 4 ranks hold the same" in log.read_text(), within=60)
+        eventually(lambda: "step 8 of round 1: 4 ranks hold the same" in log.read_text(), within=60)
         assert job.pods[0].told(names.EVENT_REPLICA_MISMATCH) == []

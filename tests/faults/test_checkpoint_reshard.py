@@ -173,4 +173,4 @@ def test_two_lost_pods_are_one_too_many(worlds, tmp_path):
         assert worlds.codes(three, "fsdp", 2, 3, "memory") == [1, 1, 1]
         told = worlds.complaints(2)
         assert len(told) == 3
-        assert all("step 2 lacks ranks [2]" in text for text in told)
+        assert all("step 2 of round 1 lacks ranks [2]" in text for text in told)

@@ -185,5 +185,5 @@ def test_a_replicated_state_restores_at_any_world_size(server, tmp_path):
         (newcomer,) = two[1].told(names.EVENT_RESTORED)
         assert "rank 1 of 2 resumes at step 10 from peer" in newcomer
         log = two[0].settings.volume_path / checkpoint_pod.LOG
-        eventually(lambda: "step 20: 2 ranks hold the same" in log.read_text())
+        eventually(lambda: "step 20 of round 2: 2 ranks hold the same" in log.read_text())
         assert two[0].told(names.EVENT_REPLICA_MISMATCH) == []

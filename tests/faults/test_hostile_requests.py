@@ -151,7 +151,7 @@ def test_without_the_token_nothing_is_done(sidecar, name):
     paths = (
         *POSTED,
         names.PATH_COORDINATOR,
-        f"{names.PATH_SLOTS}/0/1",
+        f"{names.PATH_SLOTS}/0/0-1-1-1",
         "/v1/x",
         names.PATH_HISTORY,
     )
@@ -223,9 +223,11 @@ def test_what_is_no_request_is_refused(sidecar):
 @pytest.mark.parametrize(
     "path",
     ["/v1/slots/../../etc/0", "/v1/slots/..%2f..%2frun/1", "/v1/slots/replica-../1",
-     "/v1/slots/0/-1",
-     "/v1/slots/0/" + "9" * 5000, "/v1/slots/" + "9" * 300 + "/1", "/v1/slots/%D9%A3/1",
-     "/v1/slots/0/1/../../../../etc/passwd", "/v1/slots/0/1?checksum=%00", "/v1/slots//1"],
+     "/v1/slots/0/-1", "/v1/slots/0/0-1--1-1", "/v1/slots/0/0-1-%D9%A3-1", "/v1/slots/0/0-1-1-1-1",
+     "/v1/slots/0/" + "9" * 5000, "/v1/slots/0/0-1-" + "9" * 5000 + "-1",
+     "/v1/slots/" + "9" * 300 + "/0-1-1-1", "/v1/slots/%D9%A3/0-1-1-1",
+     "/v1/slots/0/0-1-1-1/../../../../etc/passwd", "/v1/slots/0/0-1-1-1?checksum=%00",
+     "/v1/slots//0-1-1-1"],
 )  # fmt: skip
 def test_a_slot_is_named_by_numbers(sidecar, path):
     """No path leads out of the arena."""

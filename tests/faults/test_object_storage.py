@@ -233,7 +233,7 @@ def test_a_full_disk_is_an_error_and_what_was_durable_stays(tmp_path, monkeypatc
 
 @pytest.mark.usefixtures("_client")
 def test_of_two_coordinators_one_has_its_way():
-    """The same step of the same generation with other files: refused, the first one stays."""
+    """The same state with other files: refused, the first one stays."""
     storage = ObjectStorage("s3://checkpoints/two/demo")
     content = _write(storage, 4)
     folder = storage.write_manifest(dataclasses.replace(content, saved_at=1.0))

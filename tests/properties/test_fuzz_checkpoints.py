@@ -156,7 +156,7 @@ def test_a_manifest_with_a_strange_part_is_read_or_refused():
     @given(damaged(plain(Manifest)), st.booleans())
     def check(content, ours):
         if ours and isinstance(content, dict):
-            content = {**content, "step": 7, "generation": 1, "format": manifest.FORMAT}
+            content = {**content, "state": codec.encode(FOLDER.state), "format": manifest.FORMAT}
         try:
             body = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
         except TypeError:  # keys of several types
@@ -208,7 +208,7 @@ def test_a_file_of_another_place_is_not_named(name):
 
 
 @BUDGET
-@given(st.text(max_size=40) | st.from_regex(r"(\.\./|/)*step-\d{10,14}-\d+(/\.\.)?"))
+@given(st.text(max_size=40) | st.from_regex(r"(\.\./|/)*step-\d{10,14}(-\d+){1,3}(/\.\.)?"))
 def test_a_folder_is_ours_by_its_whole_name(name):
     """What is parsed leads to that very folder and nowhere else."""
     found = manifest.parse_folder(name)
@@ -220,7 +220,8 @@ def test_a_folder_is_ours_by_its_whole_name(name):
     ["step-" + "\u0660" * 11 + "\u0667-1",
      "step-0000000000007-1", "step-000000000007-01", "step-000000000007-1/",
      "step-000000000007-1/..",
-     "step-" + "9" * 5000 + "-1", "step-000000000007-1\n", "step--00000000007-1"],
+     "step-" + "9" * 5000 + "-1", "step-000000000007-1\n", "step--00000000007-1",
+     "step-000000000007-0-1-1", "step-000000000007-1-2", "step-000000000007-0-01-2", "step-000000000007-1-2-03"],
 )  # fmt: skip
 def test_a_folder_written_in_another_way_is_not_ours(name):
     """Two names of one step would let a stale folder stand for a newer one."""
@@ -273,7 +274,7 @@ def test_a_forged_record_says_no_more_than_a_slot_has(tmp_path):
     from rover_kf.checkpoint.format import chunks  # noqa: PLC0415 - beside its use
 
     path = tmp_path / "control"
-    body = struct.pack("<8sHHIQQQIIII", b"ROVERSL1", 1, 0, 1, 1, 1, 2**63, 0, 1, 1, 0)
+    body = struct.pack("<8sHHIQQQIIQQI", b"ROVERSL1", 2, 0, 1, 1, 1, 2**63, 0, 1, 0, 1, 1)
     path.write_bytes((body + struct.pack("<I", zlib.crc32(body))).ljust(CONTROL_BYTES, b"\0"))
     (seal, _) = SlotRecord(path).read()
     assert seal is not None

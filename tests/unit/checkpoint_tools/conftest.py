@@ -28,8 +28,8 @@ class Job:
     def storage(self) -> Storage:
         return open_storage(str(self.path.parent), self.path.name)
 
-    def folder(self, step: int, generation: int = 1) -> pathlib.Path:
-        return pathlib.Path(self.storage.folder(identities.state(step, generation)).location)
+    def folder(self, step: int, round_: int = 1) -> pathlib.Path:
+        return pathlib.Path(self.storage.folder(identities.state(step, round_)).location)
 
 
 @pytest.fixture(scope="package")

@@ -58,7 +58,7 @@ def diff(tmp_path, call):
 
 def test_the_same_state_is_equal_whoever_wrote_it(three, call):
     """By one rank, by three that split it, by two that shard it; bit by bit, nan included."""
-    steps = [three.folder(1), three.folder(2), three.folder(identities.state(3, 2))]
+    steps = [three.folder(1), three.folder(2), three.folder(3, 2)]
     for a in steps:
         for b in steps:
             code, out, _ = call("diff", a, b)

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.cli import exit_codes
-from tests.support.states import identities, stored_states
+from tests.support.states import stored_states
 
 pytestmark = pytest.mark.torch
 
@@ -54,13 +54,11 @@ def _bytes(tensor: torch.Tensor) -> list[int]:
     return tensor.contiguous().reshape(-1).view(torch.uint8).tolist()
 
 
-@pytest.mark.parametrize(("step", "generation"), WORLDS)
-def test_safetensors_hold_all_tensors_by_name(three, tmp_path, call, step, generation):
+@pytest.mark.parametrize(("step", "round_"), WORLDS)
+def test_safetensors_hold_all_tensors_by_name(three, tmp_path, call, step, round_):
     """Whichever world wrote them; what the format lacks stands as bytes."""
     out = tmp_path / "state.safetensors"
-    code, said, _ = call(
-        "export", three.folder(identities.state(step, generation)), out, "--format", "safetensors"
-    )
+    code, said, _ = call("export", three.folder(step, round_), out, "--format", "safetensors")
     assert (code, f"step {step}, 31 tensors" in said) == (0, True)
     found, wanted = load_file(out), expected()
     model, optimizer = wanted["model"], wanted["optimizer"]
@@ -75,13 +73,11 @@ def test_safetensors_hold_all_tensors_by_name(three, tmp_path, call, step, gener
     assert names_in(tmp_path) == [out.name]
 
 
-@pytest.mark.parametrize(("step", "generation"), WORLDS)
-def test_torch_loads_the_nested_state(three, tmp_path, call, step, generation):
+@pytest.mark.parametrize(("step", "round_"), WORLDS)
+def test_torch_loads_the_nested_state(three, tmp_path, call, step, round_):
     """With weights_only; the very dicts that were saved; a new model and optimizer take them."""
     out = tmp_path / "state.pt"
-    code, _, _ = call(
-        "export", three.folder(identities.state(step, generation)), out, "--format", "torch"
-    )
+    code, _, _ = call("export", three.folder(step, round_), out, "--format", "torch")
     assert code == 0
     found = torch.load(out, weights_only=True)
     assert same(found, expected())
@@ -132,13 +128,11 @@ def test_a_schedule_is_exported_as_it_was_saved(tmp_path, call):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-@pytest.mark.parametrize(("step", "generation"), WORLDS[1:])
-def test_torchs_distributed_checkpoint_loads_it(three, tmp_path, call, step, generation):
+@pytest.mark.parametrize(("step", "round_"), WORLDS[1:])
+def test_torchs_distributed_checkpoint_loads_it(three, tmp_path, call, step, round_):
     """By its own load into another model and optimizer, and by its own conversion."""
     out = tmp_path / "state.dcp"
-    code, _, _ = call(
-        "export", three.folder(identities.state(step, generation)), out, "--format", "dcp"
-    )
+    code, _, _ = call("export", three.folder(step, round_), out, "--format", "dcp")
     assert (code, names_in(tmp_path)) == (0, [out.name])
     fresh = stored_states.training(9)
     state = {name: fresh[name].state_dict() for name in ("model", "optimizer")} | {"epoch": 0}

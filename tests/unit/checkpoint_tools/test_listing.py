@@ -51,11 +51,11 @@ def truncate(path: pathlib.Path) -> None:
 
 
 def test_ls_tells_what_each_checkpoint_is(three, call):
-    """Step, generation, world, how the state was held, files, bytes, age."""
+    """Step, round, world, how the state was held, files, bytes, age."""
     code, out, _ = call("ls", three.path)
     lines = [line.split() for line in out.splitlines()]
     assert code == 0
-    columns = ["step", "generation", "ranks", "state", "files", "bytes", "age", "metrics"]
+    columns = ["step", "round", "ranks", "state", "files", "bytes", "age", "metrics"]
     assert lines[0] == columns
     assert "accuracy 0.75, loss 0.5" in out
     assert [line[:5] for line in lines[1:]] == [
@@ -132,7 +132,7 @@ def test_ls_tells_what_is_wrong(job, call):
     """A missing file, a damaged manifest, no manifest; each in its own row."""
     (job.folder(2) / "rank-00001.safetensors").unlink()
     flip(job.folder(1) / manifest.NAME)
-    (job.folder(identities.state(3, 2)) / manifest.NAME).unlink()
+    (job.folder(3, 2) / manifest.NAME).unlink()
     found = json.loads(call("ls", job.path, "--json")[1])
     assert [item["whole"] for item in found] == [False] * 3
     problems = [item["problem"] for item in found]
@@ -145,11 +145,9 @@ def test_ls_tells_what_is_wrong(job, call):
 def test_show_describes_the_whole_state(three, call):
     """All tensors in their full shapes whichever world wrote them, plain values with types."""
     tensors = {}
-    for step, generation in ((1, 1), (2, 1), (3, 2)):
-        told = json.loads(
-            call("show", three.folder(identities.state(step, generation)), "--json")[1]
-        )
-        assert told["manifest"]["step"] == step
+    for step, round_ in ((1, 1), (2, 1), (3, 2)):
+        told = json.loads(call("show", three.folder(step, round_), "--json")[1])
+        assert told["manifest"]["state"]["step"] == step
         tensors[step] = {item["name"]: item for item in told["tensors"]}
         values = {item["name"]: item["value"] for item in told["values"]}
         assert values["epoch"] == 3
@@ -176,7 +174,7 @@ def test_show_reads_whose_tensors_are_a_few_times(three, call, monkeypatch, word
 def test_show_says_whose_values_are_shown(three, call):
     """A table for people; of a folder the newest, of a step that step, of a rank its own values."""
     out = call("show", three.path)[1]
-    assert "step 3, generation 2, written by 2 ranks (sharded)" in out
+    assert "step 3 of round 2 of an unnamed job, written by 2 ranks (sharded)" in out
     assert "rank 0's own; each of the 2 ranks has its own" in out
     out = call("show", three.path, "--step", 2, "--rank", 2)[1]
     assert out.splitlines()[0].endswith(SECOND)
@@ -239,10 +237,10 @@ def test_verify_reads_every_byte(job, call):
 
 def test_a_damaged_manifest_is_damage_and_a_missing_one_is_none(job, call):
     """A job that runs always has unfinished folders; but who names one wants it whole."""
-    (job.folder(identities.state(3, 2)) / manifest.NAME).unlink()
+    (job.folder(3, 2) / manifest.NAME).unlink()
     code, out, _ = call("verify", job.path)
     assert (code, f"{THIRD}: unfinished" in out) == (0, True)
-    assert call("verify", job.folder(identities.state(3, 2)))[0] == 1
+    assert call("verify", job.folder(3, 2))[0] == 1
     flip(job.folder(1) / manifest.NAME)
     code, out, _ = call("verify", job.path)
     assert (code, f"{FIRST}: DAMAGED" in out) == (1, True)
@@ -293,13 +291,13 @@ def test_rm_keeps_what_the_job_needs(job, call):
     code, _, err = call("rm", job.path, 1, 3)
     assert (code, f"{THIRD} is the newest good checkpoint" in err) == (2, True)
     assert len(job.storage.complete_folders()) == 3
-    truncate(job.folder(identities.state(3, 2)) / "rank-00000.safetensors")
+    truncate(job.folder(3, 2) / "rank-00000.safetensors")
     assert f"{SECOND} is the newest good" in call("rm", job.path, 2)[2]
     code, out, _ = call("rm", job.path, THIRD)
     assert (
         code,
         out.endswith(f"{THIRD} removed\n"),
-        job.folder(identities.state(3, 2)).exists(),
+        job.folder(3, 2).exists(),
     ) == (0, True, False)
     (job.folder(1) / manifest.NAME).unlink()
     assert "a job that runs may be writing it" in call("rm", job.folder(1))[2]
@@ -313,7 +311,7 @@ def test_rm_keeps_what_the_job_needs(job, call):
 
 def test_rm_keeps_an_older_one_where_the_newest_is_damaged(job, call):
     """Its size is right and a bit is not: the one before it is what the job would resume from."""
-    flip(job.folder(identities.state(3, 2)) / "rank-00001.safetensors")
+    flip(job.folder(3, 2) / "rank-00001.safetensors")
     code, _, err = call("rm", job.path, 2, 1)
     assert (code, f"{SECOND} is the newest good checkpoint" in err) == (2, True)
     assert len(job.storage.complete_folders()) == 3
@@ -373,7 +371,7 @@ def test_what_cannot_be_read_hides_no_other(job, call, monkeypatch, what):
 @pytest.mark.parametrize("what", ["", manifest.NAME, "rank-00000.safetensors"])
 def test_what_cannot_be_read_is_not_removed_as_damaged(job, call, monkeypatch, what):
     """It may be what the job would resume from; nor is an older one shown in its place."""
-    deny(monkeypatch, job.folder(identities.state(3, 2)) / what)
+    deny(monkeypatch, job.folder(3, 2) / what)
     code, _, err = call("rm", job.path, 3)
     wanted = 1 if what.startswith("rank") else 2
     assert (code, "Permission denied" in err, THIRD in err) == (wanted, True, True), err

@@ -123,14 +123,22 @@ def _steps(storage: pathlib.Path) -> list[int]:
     return [folder.step for folder in DirectoryStorage(storage / "demo").complete_folders()]
 
 
-def _verified(storage: pathlib.Path) -> list[int]:
-    """Steps of all checkpoints on storage, every byte of them compared."""
+def _verified(storage: pathlib.Path) -> list[tuple[int, int]]:
+    """Steps of all checkpoints on storage and which save each is, every byte of them compared."""
     stored = DirectoryStorage(storage / "demo")
-    return [stored.verify(folder).state.step for folder in stored.complete_folders()]
+    found = [stored.verify(folder).state for folder in stored.complete_folders()]
+    return [(state.step, state.save) for state in found]
+
+
+def _stored(storage: pathlib.Path, step: int, save: int) -> bytes:
+    """The file of the one rank of a checkpoint of the first round."""
+    folder = DirectoryStorage(storage / "demo").folder(identities.state(step, 1, save))
+    return (pathlib.Path(folder.location) / "rank-00000.safetensors").read_bytes()
 
 
 def test_a_step_that_is_saved_again_leaves_its_checkpoint_whole(tmp_path):
-    """Durable, evaluated, saved once more with what was measured, flushed: it stays what it was."""
+    """Durable, evaluated, saved once more with what was measured, flushed: it stays what it was,
+    and the later save is another checkpoint."""
     storage = tmp_path / "pvc"
     with checkpoint_pod.pods(tmp_path, 1, storage=storage) as (pod,):
         trainer = Trainer(pod)
@@ -139,7 +147,9 @@ def test_a_step_that_is_saved_again_leaves_its_checkpoint_whole(tmp_path):
             assert trainer.wait(step, "durable").done
         trainer.save(100, _state(b"evaluated"))
         assert trainer.flush() == Ack()
-        assert _verified(storage) == [50, 100]
+        assert _verified(storage) == [(50, 1), (100, 1), (100, 2)]
+        assert _stored(storage, 100, 1) == _state(b"100")
+        assert _stored(storage, 100, 2) == _state(b"evaluated")
         assert pod.told(names.EVENT_CHECKPOINT_WARNING) == []
 
 
@@ -156,7 +166,9 @@ def test_a_step_that_is_saved_again_is_whole_after_a_restart(tmp_path):
         assert trainer.flush() == Ack()
         trainer.save(101, _state(b"101"))
         assert trainer.wait(101, "durable").done
-        assert _verified(storage) == [100, 101]
+        assert _verified(storage) == [(100, 1), (100, 2), (101, 1)]
+        assert _stored(storage, 100, 1) == _state(b"100")
+        assert _stored(storage, 100, 2) == _state(b"evaluated")
         assert pod.told(names.EVENT_CHECKPOINT_WARNING) == []
 
 
@@ -164,10 +176,10 @@ def test_a_rank_that_writes_again_before_the_commit_spoils_nothing(tmp_path):
     """Rank 0 has reported its file and saves the step again, its sidecar started anew: what rank
     1's report completes is whole, whether rank 0 has reported once more or not."""
     storage = tmp_path / "pvc"
-    folder = storage / "demo" / "step-000000000007-1"
+    files = functools.partial((storage / "demo").glob, "step-000000000007-*/*.safetensors")
 
     def is_written(content: bytes) -> bool:
-        return any(content in file.read_bytes() for file in folder.glob("*.safetensors"))
+        return any(content in file.read_bytes() for file in files())
 
     pods = checkpoint_pod.pods(tmp_path, 2, storage=storage, persist_seconds=3600.0)
     with pods as (first, second), concurrent.futures.ThreadPoolExecutor() as pool:
@@ -181,7 +193,7 @@ def test_a_rank_that_writes_again_before_the_commit_spoils_nothing(tmp_path):
             second.start()
         ranks[1].save(7, _state(b"of rank 1"), replicated=False)
         assert ranks[1].flush() == Ack()
-        assert _verified(storage) == [7]
+        assert _verified(storage) == [(7, 1)]
         assert all(flush.exception() for flush in flushes)
 
 
@@ -338,7 +350,9 @@ class FaultyPeers:
 
     async def call_coordinator(self, path, message, reply):
         assert (path, message.rank, reply) == (names.PATH_COMMIT_RESOLVE, 1, RestoreStepReply)
-        return RestoreStepReply(state=self.holding.state, source="peer", slots=(self.holding,))
+        return RestoreStepReply(
+            state=self.holding.state, source="peer", slots=(self.holding,), round=message.round
+        )
 
     @contextlib.asynccontextmanager
     async def get(self, address, path, *, offset):
@@ -375,7 +389,11 @@ FAULTS = [
 def test_what_a_peer_did_not_promise_is_never_sealed(tmp_path, fault):
     """A fault is tried again and then is an error, the slots empty; two faults and then the bytes
     are a restore."""
-    holding = SlotInfo(pod="other", address="peer:7411", local_rank=2, rank=4, world_size=5, replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY), state=identities.state(9, 3))  # fmt: skip
+    holding = SlotInfo(
+        pod="other", address="peer:7411", local_rank=2, rank=4, world_size=5,
+        state=identities.state(9, 3), replicated=True, snapshot_bytes=len(BODY),
+        checksum=crc32c.crc32c(BODY),
+    )  # fmt: skip
     settings = checkpoint_pod.settings_of(tmp_path)
     slots = PodSlots(settings)
     request = RestoreRequest(local_rank=0, rank=1, world_size=5, round=identities.round_id(4))
@@ -404,9 +422,10 @@ class OneAway:
     def __init__(self, holdings: list[SlotInfo]) -> None:
         self.holdings, self.asked = holdings, []
 
-    async def call_coordinator(self, *_):
+    async def call_coordinator(self, _path, message, _reply):
         first, *others = self.holdings
         return RestoreStepReply(
+            round=message.round,
             state=first.state,
             source="peer",
             slots=(first,),
@@ -424,7 +443,11 @@ class OneAway:
 def test_a_peer_that_cannot_be_reached_is_not_the_only_one(tmp_path):
     """The same state is had from the next that holds it."""
     holdings = [
-        SlotInfo(pod=f"pod-{rank}", address=f"peer-{rank}:7411", local_rank=2, rank=rank, world_size=5, replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY), state=identities.state(9, 0))
+        SlotInfo(
+            pod=f"pod-{rank}", address=f"peer-{rank}:7411", local_rank=2, rank=rank, world_size=5,
+            state=identities.state(9, 0), replicated=True, snapshot_bytes=len(BODY),
+            checksum=crc32c.crc32c(BODY),
+        )
         for rank in range(3)
     ]  # fmt: skip
     settings, peers = checkpoint_pod.settings_of(tmp_path), OneAway(holdings)
@@ -444,7 +467,11 @@ def test_what_went_with_a_pod_is_read_from_storage(tmp_path, made_in):
     with checkpoint_pod.pods(tmp_path, 1, storage=storage) as (pod,):
         Trainer(pod).save(9, content)
         assert Trainer(pod).flush() == Ack()
-    gone = SlotInfo(pod="gone", address="peer:7411", local_rank=0, rank=0, world_size=1, replicated=True, snapshot_bytes=len(content), checksum=1, state=identities.state(9, made_in))  # fmt: skip
+    gone = SlotInfo(
+        pod="gone", address="peer:7411", local_rank=0, rank=0, world_size=1,
+        state=identities.state(9, made_in), replicated=True, snapshot_bytes=len(content),
+        checksum=1,
+    )  # fmt: skip
     settings = checkpoint_pod.settings_of(tmp_path / "other", checkpoint_path=str(storage))
     slots, story = PodSlots(settings), checkpoint_pod.Told()
     given = SlotVerifier(slots), DirectoryStorage(storage / "demo"), OneAway([gone]), story

@@ -208,7 +208,11 @@ def test_a_copy_stays_where_the_next_one_cannot_be_had(tmp_path):
         assert _is_kept(trainers[0], 5, 50)
         pods[1].kill()
         content = _form(2).bytes_of(6, 1, 0)
-        told = SlotSealed(local_rank=0, rank=1, world_size=2, round=identities.round_id(1), state=identities.state(6), slot=1, snapshot_bytes=len(content), replicated=False, pieces=True, checksum=7, pod=settings.pod, address=settings.endpoint)  # fmt: skip
+        told = SlotSealed(
+            local_rank=0, rank=1, world_size=2, round=identities.round_id(1),
+            state=identities.state(6), slot=1, snapshot_bytes=len(content), replicated=False,
+            pieces=True, checksum=7, pod=settings.pod, address=settings.endpoint,
+        )  # fmt: skip
 
         async def tell() -> None:
             peers = HttpPeerClient(pods[0].settings)
@@ -376,4 +380,4 @@ def test_a_slot_is_let_go_of_when_nobody_waits_for_the_restore(world, runner, mo
             filling.seal(
                 state=identities.state(step, 2), length=1, rank=0, world_size=1, replicated=True
             )
-    assert [seal.step for seal in arena.sealed()] == [7, 6]
+    assert [seal.state.step for seal in arena.sealed()] == [7, 6]

@@ -95,7 +95,7 @@ def test_a_control_file_without_end_costs_its_records(slots):
     """A hole of a terabyte takes no memory of whoever reads it."""
     path = slots.arena(0).directory / "control"
     os.truncate(path, 1 << 40)
-    assert [seal.step for seal in slots.arena(0).sealed()] == [1]
+    assert [seal.state.step for seal in slots.arena(0).sealed()] == [1]
 
 
 @pytest.mark.parametrize("put", [*STRANGE, endless], ids=lambda put: put.__name__)

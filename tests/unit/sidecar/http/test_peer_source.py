@@ -72,7 +72,11 @@ class Pull:
                 return target.read_bytes()
 
     def _holding(self, address: str) -> SlotInfo:
-        return SlotInfo(pod="other", address=address, local_rank=0, rank=4, world_size=5, replicated=True, snapshot_bytes=len(self.content), checksum=crc32c.crc32c(self.content), state=identities.state(7))  # fmt: skip
+        return SlotInfo(
+            pod="other", address=address, local_rank=0, rank=4, world_size=5,
+            state=identities.state(7), replicated=True, snapshot_bytes=len(self.content),
+            checksum=crc32c.crc32c(self.content),
+        )  # fmt: skip
 
 
 @contextlib.asynccontextmanager

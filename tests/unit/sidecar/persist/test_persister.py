@@ -53,7 +53,7 @@ class Coordinator:
         if path == names.PATH_COMMIT_LEFT:
             return Ack()
         assert path == names.PATH_COMMIT_WAIT
-        return Ack(done=self._commits.durable_step == message.step)
+        return Ack(done=self._commits.durable_step == message.state.step)
 
 
 class Pod:
