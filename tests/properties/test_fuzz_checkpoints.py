@@ -221,7 +221,8 @@ def test_a_folder_is_ours_by_its_whole_name(name):
      "step-0000000000007-1", "step-000000000007-01", "step-000000000007-1/",
      "step-000000000007-1/..",
      "step-" + "9" * 5000 + "-1", "step-000000000007-1\n", "step--00000000007-1",
-     "step-000000000007-0-1-1", "step-000000000007-1-2", "step-000000000007-0-01-2", "step-000000000007-1-2-03"],
+     "step-000000000007-0-1-1", "step-000000000007-1-2", "step-000000000007-0-01-2",
+     "step-000000000007-1-2-03"],
 )  # fmt: skip
 def test_a_folder_written_in_another_way_is_not_ours(name):
     """Two names of one step would let a stale folder stand for a newer one."""

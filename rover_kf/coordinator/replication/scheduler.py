@@ -118,8 +118,8 @@ class ReplicationScheduler:
     async def wait(self, state: State, seconds: float) -> Ack:
         """Wait until the state or a newer one has replicas, or can have none."""
 
-        def has_come(known: State | None) -> bool:
-            return known is not None and known >= state
+        def has_come(newest: State | None) -> bool:
+            return newest is not None and newest >= state
 
         settled = lambda: has_come(self.newest) or has_come(self._single_pod) or None  # noqa: E731 - of one line
         await self._poll.wait(settled, seconds)

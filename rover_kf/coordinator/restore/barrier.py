@@ -197,7 +197,7 @@ class RestoreBarrier:
             if not plan.done():
                 _fail(plan, error)
         except Exception as error:  # noqa: BLE001 - all ranks wait for it, and for nothing else
-            _log.exception("mistake while choosing what round %d starts from", self._round)
+            _log.exception("mistake while choosing what round %s starts from", self._round)
             if not plan.done():
                 _fail(plan, errors.CheckpointError(f"a mistake in the sidecar: {error!r}"))
         else:

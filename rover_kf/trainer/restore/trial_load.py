@@ -22,15 +22,15 @@ from rover_kf.trainer.restore.quantized_layers import has_quant_state
 
 
 def check_module(
-    module: torch.nn.Module, given: Any, own: Mapping[str, torch.Tensor], path: str
+    module: torch.nn.Module, given: Any, copied: Mapping[str, torch.Tensor], path: str
 ) -> None:
     """Check names and shapes.
 
     Args:
         module: that is going to load it.
         given: what its load_state_dict is going to be called with.
-        own: the tensors of a module that does nothing but copy; none of one that does more. Of such
-            a module only shapes are checked: it may take other names.
+        copied: the tensors of a module that does nothing but copy; none of one that does more. Of
+            such a module only shapes are checked: it may take other names.
         path: of it in the state.
 
     Raises:
@@ -38,8 +38,8 @@ def check_module(
     """
     if not isinstance(given, Mapping) or has_quant_state(given):  # which is checked by its values
         return
-    expected = own or dict(module.named_parameters())
-    fits = not own or own.keys() == given.keys()
+    expected = copied or dict(module.named_parameters())
+    fits = not copied or copied.keys() == given.keys()
     if fits and all(_has_shape(given.get(name), tensor) for name, tensor in expected.items()):
         return
     with _CopiesWithoutEffect(), torch.no_grad(), compatible(module, path):

@@ -126,14 +126,14 @@ class BatchNormSync:
                 )
 
 
-def _all_come(place: str) -> bool:
+def _all_come(prefix: str) -> bool:
     """Whether all ranks broadcast; the first rank that decides decides for all of them.
 
     Without a common decision a rank that came late would wait in the broadcast for ranks that have
     left.
     """
     store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way
-    keys = {rank: f"{place}/{rank}" for rank in range(dist.get_world_size())}
+    keys = {rank: f"{prefix}/{rank}" for rank in range(dist.get_world_size())}
     store.set(keys[dist.get_rank()], "")
     try:
         store.wait([*keys.values()], _DRAIN)
@@ -145,7 +145,7 @@ def _all_come(place: str) -> bool:
             "them",
             _missing_ranks(store, keys),
         )
-    agreed: bytes | str = store.compare_set(f"{place}/decision", "", decision)
+    agreed: bytes | str = store.compare_set(f"{prefix}/decision", "", decision)
     return agreed in ("go", b"go")
 
 

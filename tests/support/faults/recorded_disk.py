@@ -151,6 +151,12 @@ class Recorder(Syscalls):
             changes = (Name(target.name, self._find(source)), Name(source.name, None))
             self._take(Call("rename", (Effect(self._owner(target), changes),)))
 
+    def link(self, source, target):
+        with self._turn:
+            super().link(source, target)
+            change = Name(target.name, self._find(source))
+            self._take(Call("link", (Effect(self._owner(target), (change,)),)))
+
     def sync_folder(self, path):
         with self._turn:
             super().sync_folder(path)
