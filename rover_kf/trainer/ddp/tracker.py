@@ -34,7 +34,9 @@ class BucketTracker:
     def __init__(self) -> None:
         self._modules: list[weakref.ref[DistributedDataParallel]] = []
         self._members: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-        """Those whose parameters the state has."""
+        """Those whose parameters the last state has."""
+        self._compared: tuple[list[int], list[int]] = ([], [])
+        """Identities of that state's modules, and of the wrappers that there were."""
         self._restored: list[BucketLayout] = []
         """Those of the snapshot that no module has taken yet."""
         self._written: tuple[tuple[BucketLayout, ...], Mapping[str, str]] = ((), {})
@@ -91,18 +93,23 @@ class BucketTracker:
         part in a collective: of one module's wrappers the newest counts.
         """
         live = [module for each in self._modules if (module := each()) is not None]
-        if unknown := [module for module in live if module not in self._members]:
-            own = {
-                id(parameter)
-                for top in iter_instances(state, torch.nn.Module)
-                for parameter in top.parameters()
-            }
-            found = [one for one in unknown if any(id(each) in own for each in one.parameters())]
-            for module in found:
-                _warn(reducer.missing(module))
-            self._members.update(found)
+        tops = [*iter_instances(state, torch.nn.Module)]
+        compared = [*map(id, tops)], [*map(id, live)]
+        if compared != self._compared:
+            self._compared = compared
+            self._find_members(tops, live)
         newest = {id(unwrap(module)): module for module in live if module in self._members}
         return [module for module in newest.values() if reducer.rebuilds(module)]
+
+    def _find_members(
+        self, tops: list[torch.nn.Module], live: list[DistributedDataParallel]
+    ) -> None:
+        own = {id(parameter) for top in tops for parameter in top.parameters()}
+        found = [one for one in live if any(id(each) in own for each in one.parameters())]
+        for module in found:
+            if module not in self._members:
+                _warn(reducer.missing(module))
+        self._members = weakref.WeakSet(found)
 
     def _on_registered(self, module: torch.nn.Module, name: str, _: Any) -> None:
         # The wrapper's constructor has just begun: it has no Reducer yet.

@@ -39,7 +39,8 @@ class Reordered(nn.Module):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         for index in (1, 3, 0, 2):
-            batch = self.layers[index](batch)
+            layer = self.layers[index]
+            batch = layer(batch.to(layer.weight.dtype))
         return batch
 
 
@@ -122,6 +123,23 @@ def test_a_module_gets_the_layout_and_keeps_it(tracker):
     _train(module, 3)
     assert _settled(tracker, module) == saved
     assert _buckets(module) == _rebuilt()
+
+
+def test_each_type_has_buckets_of_its_own(tracker):
+    """Parameters of two types in turn: each bucket is the same, in whatever order they are."""
+
+    def mixed() -> DistributedDataParallel:
+        network = Reordered()
+        network.layers[0].double()
+        network.layers[3].double()
+        return DistributedDataParallel(network, bucket_cap_mb=BUCKET_MIB)
+
+    first = mixed()
+    _train(first)
+    saved = _settled(tracker, first)
+    module = mixed()
+    tracker.restore(saved, {"model": module})
+    assert sorted(_buckets(module)) == sorted(_buckets(first))
 
 
 def test_gradients_are_those_of_a_new_module(tracker):
