@@ -37,12 +37,25 @@ from rover_kf.trainer.restore.parallel_copy import ParallelCopies
 from rover_kf.trainer.restore.quantized_layers import load_quant_state
 from rover_kf.trainer.restore.trial_load import check_module, check_optimizer
 from rover_kf.trainer.staging.copy_threads import CopyThreads
-from rover_kf.trainer.state import dtensor_layouts, module_versions, parameter_names, strides
+from rover_kf.trainer.state import (
+    dtensor_layouts,
+    module_versions,
+    parameter_names,
+    shard_boxes,
+    strides,
+)
 from rover_kf.trainer.state.compiled_modules import rename_for_module
 from rover_kf.trainer.state.dtensor import NO_DTENSORS, DTensorLayouts, LocalShard
 from rover_kf.trainer.state.dtensor_layouts import SavedLayout, rebuild
-from rover_kf.trainer.state.flatten import copyable, is_stateful, stateful_members, unwrap
+from rover_kf.trainer.state.flatten import (
+    copyable,
+    is_stateful,
+    name_of_path,
+    stateful_members,
+    unwrap,
+)
 from rover_kf.trainer.state.module_versions import Versions, with_versions
+from rover_kf.trainer.state.shard_boxes import ShardBox, check_boxes
 from rover_kf.trainer.state.strides import Strides
 
 _Apply = Callable[[], Any]
@@ -66,6 +79,8 @@ class _SavedValues:
     """Of DTensors that the live state may have none of."""
     strides: Mapping[str, Strides]
     """Of tensors that did not lie row by row."""
+    boxes: Mapping[str, ShardBox]
+    """That plain tensors of optimizers are about."""
     order: ParameterOrder
     """Of optimizers' parameters."""
     copies: ParallelCopies
@@ -131,7 +146,10 @@ class StateLoader:
             parameter_names.names_of(stateful_members(state)),
             movable=dtensors is NO_DTENSORS,
         )
-        parts = _SavedValues(tensors, dtensors, pieces, versions, found, lies, order, self._copies)
+        boxes = shard_boxes.read(metadata)
+        parts = _SavedValues(
+            tensors, dtensors, pieces, versions, found, lies, boxes, order, self._copies
+        )
         try:
             with _for_all_modes():
                 self._apply = _dict(state, tree, parts, "")
@@ -258,6 +276,7 @@ def _stateful(live: Any, target: Any, tree: Any, parts: _SavedValues, path: str)
     else:
         given = plain_data.decode(tree, parts.copy)
         if isinstance(target, torch.optim.Optimizer):
+            check_boxes(parts.boxes, f"{name_of_path(path)}.", parts.dtensors)
             parts.order.restore(target, given, path)
             given = index_parameters(target, given)
             check_optimizer(target, given, path)

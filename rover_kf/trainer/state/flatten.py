@@ -26,6 +26,7 @@ from rover_kf.trainer.state import (
     dtensor_layouts,
     module_versions,
     parameter_names,
+    shard_boxes,
     sharded_optimizers,
     strides,
 )
@@ -167,6 +168,8 @@ class _Flattener:
         self._layouts: dict[object, LocalShard] = {}
         self._exact: dict[str, LocalShard] = {}
         self._parameters: dict[str, LocalShard] = {}
+        self._boxes: dict[str, shard_boxes.ShardBox] = {}
+        """Of plain tensors that an optimizer keeps of a parameter's local part."""
         self._saved_layouts: dict[str, LocalShard] = {}
         """DTensors that a new process has none of."""
         self._versions: dict[str, Versions] = {}
@@ -188,6 +191,8 @@ class _Flattener:
         if self._versions:
             metadata[module_versions.KEY] = module_versions.to_text(self._versions)
         metadata |= parameter_metadata(state)
+        if self._boxes:
+            metadata[shard_boxes.KEY] = shard_boxes.to_text(self._boxes)
         if self._strides:
             metadata[strides.KEY] = strides.to_text(self._strides)
         found = DTensorLayouts(self._exact, index_by_prefix(self._parameters))
@@ -228,9 +233,10 @@ class _Flattener:
             if not shared or (parameter is not None and not shard.has_layout_of(parameter)):
                 self._saved_layouts[name] = shard
         elif not (shared and self._replicated) or (parameter is not None and value.ndim):
-            self._rank_local.add(
-                name
-            )  # of a parameter in pieces it is about the piece that is here
+            # Of a parameter in pieces it is about the piece that is here.
+            self._rank_local.add(name)
+            if parameter is not None and shard_boxes.belongs_to_shard(value, parameter):
+                self._boxes[name] = shard_boxes.box_of(parameter)
         lies = strides.stride_of(value) if shard is None else None
         if lies is not None:
             self._strides[name] = lies
@@ -250,7 +256,7 @@ class _Flattener:
         for index, parameter in enumerate(parameters):
             shard = dtensor.local_shard_of(parameter, path, self._layouts)
             if shard is not None:
-                self._parameters[_text(f"{path}['state'][{index}]") + "."] = shard
+                self._parameters[name_of_path(f"{path}['state'][{index}]") + "."] = shard
 
 
 def _parameter_predicate(state_dict: Any, module: torch.nn.Module, path: str) -> _IsReplicated:
@@ -304,7 +310,7 @@ def _instead_of(tensor: Any) -> str:
 
 
 def _name(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> str:
-    text = _text(path)
+    text = name_of_path(path)
     name, count = text, 1
     while name in tensors or name == "__metadata__":
         count += 1
@@ -313,7 +319,8 @@ def _name(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> 
     return name
 
 
-def _text(path: str) -> str:
+def name_of_path(path: str) -> str:
+    """Return the name that a value at that path has in the file."""
     # "['model']['fc.weight']" reads as model.fc.weight in the file.
     text = path.replace("']['", ".").replace("][", ".").strip("[]'").replace("'", "")
     text = text.replace("]", "").replace("[", ".")
