@@ -40,6 +40,7 @@ URL = "s3://checkpoints/faults/demo"
 
 HALF_WRITER = """
 import sys
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.storage.object_store import ObjectStorage
 def content():
     for number in range(100):
@@ -48,19 +49,22 @@ def content():
             sys.stdin.read()
         yield memoryview(bytes(1 << 20))
 storage = ObjectStorage(sys.argv[1])
-storage.write_rank(storage.folder(int(sys.argv[2]), 1), 0, content(), 100 << 20)
+folder = storage.folder(State(RoundId(0, 1), int(sys.argv[2])))
+storage.write_rank(folder, 0, content(), 100 << 20)
 """
 
 LARGE_WRITER = """
 import pathlib, re, sys
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.storage.object_store import ObjectStorage
 storage = ObjectStorage(sys.argv[1])
-storage.write_rank(storage.folder(1, 1), 0, [memoryview(bytes(9 << 20))], 9 << 20)
+one, two = (storage.folder(State(RoundId(0, 1), step)) for step in (1, 2))
+storage.write_rank(one, 0, [memoryview(bytes(9 << 20))], 9 << 20)
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
 before = peak()
 buffer = memoryview(bytearray(4 << 20))
-storage.write_rank(storage.folder(2, 1), 0, (buffer for _ in range(64)), 256 << 20)
+storage.write_rank(two, 0, (buffer for _ in range(64)), 256 << 20)
 print((peak() - before) >> 10)
 """
 
@@ -355,14 +359,10 @@ def test_what_a_killed_writer_left_is_no_checkpoint(server):
             assert writer.stdout.readline() == b"half\n"
             writer.kill()
     assert server.unfinished() == before + 2
-<<<<<<< ours
-    assert [folder.step for folder in storage.folders()] == [3]
-    storage.collect(3, current=identities.round_id(1))
-=======
     assert [folder.step for folder in storage.complete_folders()] == [3]
-    assert [set(storage.sizes(storage.folder(identities.state(step))).values()) for step in (5, 9)] == [{0}, {0}]
-    storage.collect(3, generation=1)
->>>>>>> theirs
+    for step in (5, 9):
+        assert set(storage.sizes(storage.folder(identities.state(step))).values()) == {0}
+    storage.collect(3, current=identities.round_id(1))
     storage.write_manifest(_write(storage, 6))
     storage.collect(3, current=identities.round_id(2))
     assert [folder.step for folder in storage.complete_folders()] == [3, 6]
