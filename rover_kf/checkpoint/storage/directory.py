@@ -186,6 +186,9 @@ class DirectoryStorage:
         removals = map(self._try_remove, doomed)
         refused += [*unread, *(error for error in removals if error is not None)]
         with _storage_errors(f"{self.root} cannot be tidied"):
+            for place in (self.root, self.root / claim.GENERATIONS):
+                for part in sorted(place.glob(f"*{_PART}")):
+                    self._files.remove(part)
             for folder, content in kept.items():
                 path = self.root / folder.name
                 there = {found.name for found in path.iterdir()}
