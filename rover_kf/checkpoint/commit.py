@@ -36,8 +36,7 @@ class Resumed:
 
     def covers(self, state: State) -> bool:
         """Whether a state of the round is no newer than what the round resumed from."""
-        # One round's steps only go up, so that here they may be compared.
-        return state.round == self.round and state.step <= self.state.step
+        return state.round == self.round and state <= self.state.restored_in(self.round)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -384,7 +384,9 @@ class CoordinatorService:
             for pod in self._preflight.tick(now, self._clock.now()):
                 self._rendezvous.mark_alive(pod, now)
             self._execute(self._rendezvous.tick(now))
-            if verdict := self._commits.rejection or self._commits.undurable.verdict:
+            if rejection := self._commits.rejection:
+                self._execute(self._rendezvous.reject_job(rejection, now))
+            if verdict := self._commits.undurable.verdict:
                 self._execute(self._rendezvous.fail_job(verdict, now))
             self._execute(self._hangs.tick(self._rendezvous, now, self._clock.now()))
             missing = self._rendezvous.world.lacks_pods

@@ -91,10 +91,14 @@ def test_the_second_job_of_one_path_is_rejected_with_both_names(tmp_path):
         assert mine.restore(1).step is None
         mine.save(10, _content(1))
         assert mine.wait(10, "durable").done
+        both = "belongs to the job default/demo, and this job is other/demo"
+        with pytest.raises(errors.CheckpointError, match=both):
+            theirs.restore(1)
         theirs.save(10, _content(2))
         ack = theirs.wait(10, "durable")
         assert (ack.done, ack.permanent) == (False, True)
-        assert "belongs to the job default/demo, and this job is other/demo" in ack.reason
+        assert both in ack.reason
+        assert len(DirectoryStorage(tmp_path / "pvc" / "demo").folders()) == 1
     with checkpoint_pod.pods(tmp_path / "c", 1, storage=tmp_path / "pvc") as (first,):
         assert _values(Trainer(first).restore(2)) == {1}
 
@@ -161,6 +165,32 @@ def test_each_life_of_a_container_without_a_launcher_asks_anew(tmp_path):
         assert (reply.step, _values(reply)) == (10, {1})
         with pytest.raises(errors.CheckpointError, match="is over"):
             first.restore(0)
+
+
+def test_a_world_without_a_launcher_that_grows_begins_a_round(tmp_path):
+    """Its new rank asks first, while the other one's former process was answered."""
+    with checkpoint_pod.pods(tmp_path, 2) as pods:
+        alone = Trainer(pods[0], 0, 1)
+        assert alone.restore(0).step is None
+        alone.save(10, _content(1))
+        ranks = [Trainer(pod, rank, 2) for rank, pod in enumerate(pods)]
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            replies = list(threads.map(lambda rank: rank.restore(0), ranks[::-1]))
+        assert [(reply.step, reply.round.number) for reply in replies] == [(10, 2), (10, 2)]
+
+
+def test_a_step_saved_again_after_a_restore_is_durable_only_once_it_is_stored(tmp_path):
+    """The restored state of that step is; the new one is another state."""
+    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc", persist_seconds=9.0) as (pod,):
+        first = Trainer(pod)
+        first.save(10, _content(1))
+        assert first.wait(10, "durable").done
+        assert first.restore(2).step == 10
+        first.save(10, _content(2))
+        assert not first.wait(10, "durable", 0).done
+        assert first.wait(10, "durable").done
+    with checkpoint_pod.pods(tmp_path / "later", 1, storage=tmp_path / "pvc") as (pod,):
+        assert _values(Trainer(pod).restore(3)) == {2}
 
 
 def test_a_new_life_of_all_ranks_gets_one_answer(tmp_path):

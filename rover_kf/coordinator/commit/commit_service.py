@@ -187,7 +187,7 @@ class CommitService:
         if self._sealed_steps.add(sealed):
             key = sealed.stored_as
             is_safe = sealed.is_restored and self._committer.is_durable(key)
-            if not is_safe and not self._committer.is_committed(key):
+            if not (is_safe or self.rejection or self._committer.is_committed(key)):
                 self._scheduler.on_sealed(key)
             holdings = self._sealed_steps.holdings(key)
             # A rank whose slot was overwritten before it was read would be left without a copy.
@@ -283,11 +283,13 @@ class CommitService:
 
     def _begin_round(self, current: RoundId) -> None:
         self._committer.begin_round(current)
-        self._committer.rescan()
 
     async def _select_restore_step(
         self, current: RoundId, requests: Sequence[RestoreStepRequest]
     ) -> Mapping[int, RestoreStepReply]:
+        self._committer.rescan()
+        if self.rejection:
+            raise errors.NotOwner(self.rejection)
         absent = await self._replication.probe_departed(requests)
         if self._peer_copy is not None and newest_in_memory(requests, absent) is None:
             refused = {state for request in requests for state in request.rejected}

@@ -202,7 +202,7 @@ class Committer:
 
     def on_scan(self, scan: StorageScan) -> None:
         """Take what storage has for committed, unless the round went back behind it."""
-        self.has_scanned = not scan.error
+        self.has_scanned = self.has_scanned or not scan.error
         committed, resumed = scan.committed, self._resumed
         if committed is None or self.is_committed(committed.state):
             return
@@ -223,6 +223,9 @@ class Committer:
 
     async def _rescan(self, storage: StoredCheckpoints) -> None:
         self.on_scan(await storage_scan.scan(storage))
+        if self.has_scanned:
+            with contextlib.suppress(errors.StorageError):  # told of at the next commit
+                await self.claim()
 
     async def claim(self) -> None:
         """Claim the job's folder, or check that the claim still holds.

@@ -105,6 +105,9 @@ class RestoreBarrier:
                 self._ended_lives - {request.life},
             )
         plan = self._future()
+        if not request.round.number:  # a world that no launcher keeps may have another size now
+            same = request.world_size
+            self._requests = {r: q for r, q in self._requests.items() if q.world_size == same}
         waiting = not plan.done() and len(self._requests) < request.world_size
         self._requests[request.rank], self._lives[request.rank] = request, request.life
         if waiting and len(self._requests) == request.world_size:
@@ -112,10 +115,20 @@ class RestoreBarrier:
             choosing = self._make_plan(plan, tuple(self._requests.values()))
             self._choosing = asyncio.create_task(choosing)
         current = self._round
-        answers = await self._wait_for_plan(plan, request)
+        try:
+            answers = await self._wait_for_plan(plan, request)
+        except asyncio.CancelledError:
+            self._forget(request)
+            raise
         if request.rank not in answers:
             raise errors.InputError(f"round {current} has no rank {request.rank}")
         return dataclasses.replace(answers[request.rank], round=current)
+
+    def _forget(self, request: RestoreStepRequest) -> None:
+        """A process that no launcher has started is gone; its successor asks as another life."""
+        incomplete = len(self._requests) < request.world_size
+        if not request.round.number and incomplete and self._requests.get(request.rank) is request:
+            del self._requests[request.rank]
 
     def _check(self, request: RestoreStepRequest) -> None:
         number = request.round.number
@@ -139,9 +152,9 @@ class RestoreBarrier:
         if request.round.number:
             begins = self._plan is None or request.round > self._round or refuses_more
             return request.round if begins else None
-        life = self._lives.get(request.rank, request.life)
         is_answered = self._plan is not None and self._plan.done()
-        if self._plan is None or refuses_more or (is_answered and life != request.life):
+        is_new = self._lives.get(request.rank) != request.life
+        if self._plan is None or refuses_more or (is_answered and is_new):
             return RoundId(self.generation, self._round.number + 1)
         return None
 

@@ -253,6 +253,13 @@ class Rendezvous:
             self.failure_policy.fail_job(verdict)
         return self.world.flush()
 
+    def reject_job(self, verdict: str, now: float) -> tuple[Effect, ...]:
+        """The job may not run; a round that runs already is left to its end."""
+        self.world.now = now
+        if self.world.closed is None and not self.world.active:
+            self.failure_policy.fail_job(verdict)
+        return self.world.flush()
+
     def tick(self, now: float) -> tuple[Effect, ...]:
         """Time has passed."""
         return self._advance(now)

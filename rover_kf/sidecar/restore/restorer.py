@@ -104,11 +104,11 @@ class Restorer:
             ),
             RestoreStepReply,
         )
+        if request.plain_data_only and choice.state is not None:
+            return await self._retry(choice, functools.partial(self._peek, request))
         await self._assign(request, choice.round)
         if choice.state is None:
             return RestoreReply(None, "none", round=choice.round)
-        if request.plain_data_only:
-            return await self._retry(choice, functools.partial(self._peek, request))
         seal, source = await self._fetch_or_fall_back(request, choice)
         # The folder for it may have been made only now.
         await self._assign(request, choice.round)

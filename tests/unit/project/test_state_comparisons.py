@@ -16,7 +16,6 @@ from rover_kf.api.states import RoundId, State
 ROOT = pathlib.Path(__file__).parents[3] / "rover_kf"
 PACKAGES = ("api", "checkpoint", "coordinator", "sidecar", "trainer")
 ALLOWED = {
-    "checkpoint/commit.py": "Resumed.covers compares steps of one round",
     "checkpoint/resharding/step_selection.py": "a filter before states are compared",
     "coordinator/telemetry.py": "how far training has come",
     "trainer/keras.py": "what the script counts",
