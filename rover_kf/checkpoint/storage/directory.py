@@ -12,7 +12,6 @@ import contextlib
 import errno
 import os
 import pathlib
-import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
@@ -46,7 +45,6 @@ def explain_os_error(cause: OSError) -> str:
 _PART = ".part"
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """What file systems without hard links answer (FAT, SMB, many in user space)."""
-_TOKEN_BYTES = 4
 
 
 class DirectoryStorage:
@@ -244,9 +242,9 @@ class DirectoryStorage:
         self, path: pathlib.Path, content: Iterator[memoryview]
     ) -> Iterator[tuple[pathlib.Path, int]]:
         """Write a file beside its place; where, and its CRC-32C. It is gone if anything fails."""
-        # Of another name than any other attempt's: what a writer that was given up has under way,
-        # and a file server carries out late, acts on the file of that attempt alone.
-        part = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}{_PART}")
+        part = path.with_name(path.name + _PART)
+        # A new file: what a writer that was given up had under way must not land in this one.
+        self._files.remove(part)
         try:
             yield part, self._write(part, content)
         except Exception:  # raised again, whatever it is
