@@ -276,7 +276,8 @@ def _verify_files(
     try:
         content = storage.read_manifest(folder)
     except errors.CorruptSnapshot as error:
-        yield FileVerification(manifest.NAME, 0, str(error))
+        unknown = isinstance(error, errors.UnknownFormat)
+        yield FileVerification(manifest.NAME, 0, str(error), unreadable=unknown)
         return
     yield FileVerification(manifest.NAME, 0)
     for file in content.files:

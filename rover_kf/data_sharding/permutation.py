@@ -78,12 +78,12 @@ class Permutation:
 
 
 def _remainder(number: Any, modulus: int) -> Any:
-    """Reduce numbers below 2^33 by a modulus of at most 2^31, tensors in place.
+    """Reduce numbers below 2^33 by a modulus of at most 2^31, tensors of torch in place.
 
     Tensors are multiplied by the reciprocal: processors divide integers one by one, some of them
     ten times as slowly. The half keeps quotients further from whole numbers than rounding errs.
     """
-    if isinstance(number, int):
+    if not hasattr(number, "double"):  # an int, or an array of NumPy
         return number % modulus
     quotient = number.double().add_(0.5).mul_(1 / modulus).long()
     return number.sub_(quotient, alpha=modulus)

@@ -73,7 +73,7 @@ class StepCounter:
         """Step that the script told last, or that was restored; 0: none."""
         self._restore_requested = self._saved_since = False
         self._restore_owner: object = None
-        self._restorer_is_open = False
+        self._restorer_is_open = self._saver_is_open = False
         self._save_owner: object = None
         self.is_finished = False
         """A training that has asked what there is to restore is closed."""
@@ -103,7 +103,8 @@ class StepCounter:
         Raises:
             CheckpointError: another one has.
         """
-        if self._restore_owner not in (None, owner) or self._save_owner not in (None, owner):
+        saver = self._save_owner if self._saver_is_open else None
+        if self._restore_owner not in (None, owner) or saver not in (None, owner):
             raise errors.CheckpointError(
                 "another Checkpointer of this process has restored or saved already: a process "
                 "goes on with one state, and a second training would take the first one's. Use one "
@@ -116,6 +117,8 @@ class StepCounter:
         """The owner is closed: another one may save, if this one has only restored."""
         if owner is self._restore_owner:
             self._restorer_is_open = False
+        if owner is self._save_owner:
+            self._saver_is_open = False
 
     def claim_save(self, owner: object) -> None:
         """The process is about to save.
@@ -134,7 +137,7 @@ class StepCounter:
                 "restored with what the other one saved. Use one for all, with everything in one "
                 "state (averaged weights, say, as another entry)"
             )
-        self._save_owner = owner
+        self._save_owner, self._saver_is_open = owner, True
 
     def begin_restore(self) -> None:
         """A restore is asked for.

@@ -84,7 +84,7 @@ def test_a_flipped_bit_is_told_with_rank_and_tensor(tmp_path):
                 _train(ranks)
             _save(ranks, step)
         equal = "ranks hold the same"
-        eventually(lambda: _logged(pods[0], f"step {last}: {RANKS} {equal}"))
+        eventually(lambda: _logged(pods[0], f"step {last} of round 1: {RANKS} {equal}"))
         figures = {rank.model[1].running_mean.numpy().tobytes() for rank in ranks}
         assert len(figures) == RANKS
         assert pods[0].told(names.EVENT_REPLICA_MISMATCH) == []

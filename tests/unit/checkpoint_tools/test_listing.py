@@ -383,13 +383,13 @@ def test_what_cannot_be_read_is_not_removed_as_damaged(job, call, monkeypatch, w
 def test_what_another_release_wrote_is_not_removed_as_damaged(job, call):
     """It may be the newest that is good; nor is an older one shown in its place."""
     path = job.folder(3, 2) / manifest.NAME
-    tree = json.loads(path.read_bytes())["manifest"] | {"format": 2}
+    tree = json.loads(path.read_bytes())["manifest"] | {"format": 3}
     path.write_text(
         json.dumps({"manifest": tree, "crc32c": crc32c.crc32c(manifest._canonical(tree))})
     )
     for words in (("rm", job.path, 3), ("show", job.path)):
         code, _, err = call(*words)
-        assert (code != 0, "has format 2" in err, THIRD in err) == (True, True, True), err
+        assert (code != 0, "has format 3" in err, THIRD in err) == (True, True, True), err
     code, out, _ = call("verify", job.path)
     assert (code, f"{THIRD}: UNREADABLE, " in out) == (1, True), out
     assert len(list(job.path.iterdir())) == 3

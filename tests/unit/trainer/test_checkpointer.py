@@ -667,7 +667,7 @@ def test_running_statistics_are_agreed_on_before_a_drain(tmp_path):
         torch.multiprocessing.spawn(_draining_rank, (environments, str(tmp_path / "store")), 2)
         for pod in pods:
             arena = Arena(pod.settings.volume_path / "arena" / "0")
-            (seal,) = [seal for seal in arena.sealed() if seal.step == 3]
+            (seal,) = [seal for seal in arena.sealed() if seal.state.step == 3]
             content = arena.slot_path(seal.slot).read_bytes()[: seal.length]
             found = tensor_views.tensor_views(bytearray(content), snapshot.read(content).tensors)
             assert found["model.running_mean"].tolist() == [1.0, 1.0]
