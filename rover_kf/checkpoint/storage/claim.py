@@ -94,7 +94,13 @@ def _claim_owner(files: ClaimFiles, stated: Claim) -> None:
     found = files.read_small(OWNER_FILE)
     if found is None and files.create_small(OWNER_FILE, content):
         return
-    owner = _parse_owner(files, found if found is not None else files.read_small(OWNER_FILE))
+    found = found or files.read_small(OWNER_FILE)
+    if not found:
+        raise errors.StorageError(
+            f"{files.location}/{OWNER_FILE} is empty: another coordinator is writing it, and it is "
+            "read again at the next commit. If it stays empty, that writer was killed: remove it"
+        )
+    owner = _parse_owner(files, found)
     if owner == stated.owner:
         return
     if owner != stated.adopt_from:
@@ -106,9 +112,9 @@ def _claim_owner(files: ClaimFiles, stated: Claim) -> None:
     files.replace_small(OWNER_FILE, content)
 
 
-def _parse_owner(files: ClaimFiles, content: bytes | None) -> str:
+def _parse_owner(files: ClaimFiles, content: bytes) -> str:
     try:
-        owner = json.loads(content or b"")["owner"]
+        owner = json.loads(content)["owner"]
     except (ValueError, KeyError, TypeError) as cause:
         raise errors.NotOwner(
             f"{files.location}/{OWNER_FILE} cannot be read ({cause}): nobody knows which job these "

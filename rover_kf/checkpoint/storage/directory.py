@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
@@ -239,10 +240,10 @@ class DirectoryStorage:
 
     @contextlib.contextmanager
     def _staged(
-        self, path: pathlib.Path, content: Iterator[memoryview]
+        self, path: pathlib.Path, content: Iterator[memoryview], suffix: str = _PART
     ) -> Iterator[tuple[pathlib.Path, int]]:
         """Write a file beside its place; where, and its CRC-32C. It is gone if anything fails."""
-        part = path.with_name(path.name + _PART)
+        part = path.with_name(path.name + suffix)
         # A new file: what a writer that was given up had under way must not land in this one.
         self._files.remove(part)
         try:
@@ -314,7 +315,9 @@ class DirectoryStorage:
         with _storage_errors(f"{path} cannot be written"):
             if self._files.size(path) is not None:
                 return False
-            with self._staged(path, pieces) as (part, _):
+            # Two that create it at once must not link what the other is writing.
+            suffix = f".{secrets.token_hex(4)}{_PART}"
+            with self._staged(path, pieces, suffix) as (part, _):
                 try:
                     # Not a rename: that would replace what another coordinator has put there.
                     self._files.link(part, path)

@@ -130,6 +130,7 @@ class Committer:
             settings.retention_exceptions.best, settings.checkpoint_keep
         )
         self._writing = asyncio.Lock()
+        self._claiming = asyncio.Lock()
         self._waiters = 0
         self._reported_at = float("-inf")
         self._mismatch = (NO_ROUND, "")
@@ -238,7 +239,8 @@ class Committer:
         settings = self._settings
         stated = Claim(settings.owner, self.generation, settings.checkpoint_adopt_from)
         try:
-            await asyncio.to_thread(self._storage.claim, stated)
+            async with self._claiming:  # two at once would each find the other's
+                await asyncio.to_thread(self._storage.claim, stated)
         except errors.NotOwner as error:
             self.rejection = str(error)
             raise

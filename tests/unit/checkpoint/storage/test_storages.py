@@ -8,6 +8,7 @@ import concurrent.futures
 import dataclasses
 import json
 import pathlib
+import threading
 from collections.abc import Iterator
 
 import crc32c
@@ -16,6 +17,7 @@ import pytest
 from rover_kf import errors
 from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
+from rover_kf.checkpoint.storage.claim import Claim
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.retention import KeepBest, RetentionExceptions
 from rover_kf.checkpoint.storage.storage_protocol import Storage
@@ -240,6 +242,28 @@ def test_two_writers_of_a_rank_never_replace_each_others_file(place, size):
     assert outer.name != inner[0].name
     for file in (outer, *inner):
         assert crc32c.crc32c(place.file(folder, file.name).read_bytes()) == file.checksum
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_of_two_jobs_that_claim_a_folder_at_once_one_owns_it(place, attempt):
+    """Each asks several times at once, as a coordinator's scan and its first commit do."""
+    together = threading.Barrier(8)
+
+    def claims(owner: str) -> str:
+        together.wait()
+        try:
+            place.storage.claim(Claim(owner, attempt))
+        except errors.NotOwner:
+            return ""
+        return owner
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(claims, ["team/a", "team/b"] * 4))
+    (owner,) = set(answers) - {""}
+    assert answers.count(owner) == 4, answers
+    assert json.loads((place.files / "owner.json").read_bytes()) == {"owner": owner}
+    (marker,) = (place.files / "generations").iterdir()
+    assert marker.name == str(attempt)
 
 
 def test_damage_is_found_and_named(place):
