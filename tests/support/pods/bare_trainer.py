@@ -84,7 +84,10 @@ class Trainer:
         request = RestoreRequest(
             self.local, self.rank, self.world, identities.round_id(round_), self.life, wanted
         )
-        return self.link.request(names.PATH_RESTORE, request, RestoreReply, timeout=60)
+        reply = self.link.request(names.PATH_RESTORE, request, RestoreReply, timeout=60)
+        if reply.state is not None:
+            self._saves[round_, reply.state.step] = reply.state.restored_in(reply.round).save
+        return reply
 
     def flush(self) -> Ack:
         return self.link.request(names.PATH_FLUSH, Ack(), Ack, timeout=60)
