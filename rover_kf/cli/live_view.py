@@ -29,8 +29,6 @@ from rover_kf.report import page
 from rover_kf.report.page import JobRow, LiveOptions
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-
-
 """Of Kubernetes' objects."""
 
 
@@ -120,8 +118,6 @@ def _is_key(namespace: str, kind: str, name: str) -> bool:
 
 
 PageHandler = Callable[[str, str], PageResponse]
-
-
 """Path and nonce to an answer."""
 
 
@@ -129,8 +125,6 @@ HOST = "127.0.0.1"
 
 
 REQUEST_SECONDS = 10.0
-
-
 """In which a request has to be there."""
 
 

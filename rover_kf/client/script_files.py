@@ -65,8 +65,6 @@ def _literal(name: str, parameters: dict[str, Any]) -> str:
 
 
 MAX_BYTES = 1_000_000
-
-
 """What fits into a ConfigMap, with room for its names."""
 
 

@@ -141,8 +141,6 @@ LOG = logging.getLogger(__name__)
 
 
 Given = Manifest | Model | pathlib.Path | str
-
-
 """A job: a mapping, a model of kubeflow's client, a path, or a text of YAML or JSON."""
 
 

@@ -25,8 +25,6 @@ from rover_kf.sidecar.http.app import read, reply
 from rover_kf.sidecar.interfaces import EventRecorder
 
 GRACE_SECONDS = 10.0
-
-
 """A ledger that begins anew has heard of nobody yet; all are back soon."""
 
 
@@ -58,8 +56,6 @@ class WorkerRoster:
 
 
 _MAX_EVENTS = 64
-
-
 """Of what is set aside of a data set: a story of other things has to have room, too."""
 
 

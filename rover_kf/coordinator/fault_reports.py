@@ -14,8 +14,6 @@ from rover_kf.api.membership import Failure, Member
 from rover_kf.elastic.failures.rule import RAISE_MEMORY, REPLACE_NODE
 
 MAX_KILLS = 8
-
-
 """The newest: one at the present limit is all that a controller needs of a replica type."""
 
 
@@ -40,8 +38,6 @@ class OomKills:
 
 
 MAX_NODES = 16
-
-
 """The newest; a controller has seen the others."""
 
 

@@ -27,8 +27,6 @@ from rover_kf.sidecar.http.long_poll import LongPoll
 from rover_kf.sidecar.interfaces import EventRecorder
 
 _MAX_NAMED = 3
-
-
 """Ranks, and tensors; an Event's message is bounded."""
 
 
@@ -84,21 +82,15 @@ _log = logging.getLogger(__name__)
 
 
 _TIMEOUT_SECONDS = 30.0
-
-
 """After the newest report the others are not waited for. A pod sums its ranks' slots in turn, a few
 gigabytes a second: of eight large ones the last is done a minute after the first."""
 
 
 _MAX_OPEN = 4
-
-
 """Steps that are compared at one time; beyond it the oldest is given up."""
 
 
 _MAX_REPORTED = 16
-
-
 """Sets of ranks that are told of in one round: who differs anew at each check fills no story."""
 
 

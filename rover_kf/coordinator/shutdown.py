@@ -15,14 +15,10 @@ from rover_kf.elastic.rendezvous.effects import JobClosed
 from rover_kf.system import shared_volume
 
 RECENT_SECONDS = 2.0
-
-
 """Looks that come less often are not waited for."""
 
 
 LONGEST_SECONDS = 2.0
-
-
 """The wait for one more; an embedded job is looked at twice a second."""
 
 

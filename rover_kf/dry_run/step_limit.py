@@ -116,8 +116,6 @@ def _cpu_seconds() -> float:
 
 
 COUNTED_STEPS = 2
-
-
 """At the end, under the count of live tensors: the first may lack what the second finds."""
 
 

@@ -45,15 +45,11 @@ from rover_kf.launcher.zygote_client import ZygoteClient
 # controller hears of the kill at its next look, and the kubelet takes a moment to give what it
 # asks.
 RAISE_TIMEOUT_SECONDS = 9.0
-
-
 """After that training goes on with what there is: no controller may be there, or no room. The
 others take a pod that says nothing for longer than that for lost (elastic.limits: stop_lease)."""
 
 
 LIMIT_POLL_SECONDS = 0.1
-
-
 """The kernel tells nobody of a raised limit."""
 
 
@@ -83,26 +79,18 @@ T = TypeVar("T")
 
 
 SIDECAR_PATIENCE = 60.0
-
-
 """Seconds that the sidecar has to come up."""
 
 
 TERM_GRACE = 2.0
-
-
 """Seconds between SIGTERM and SIGKILL for training processes when this pod leaves."""
 
 
 LEAVE_PATIENCE = 2.0
-
-
 """Seconds for the good-bye; the others would notice without it."""
 
 
 IDLE_SECONDS = 2.0
-
-
 """Between two questions of a drained launcher whether there is a place again."""
 
 

@@ -31,8 +31,6 @@ from rover_kf.launcher.worker_group import WorkerGroup
 from rover_kf.launcher.zygote_client import ProcessExited
 
 CGROUP_ROOT = pathlib.Path("/sys/fs/cgroup")
-
-
 """Where a container finds its own control groups."""
 
 
@@ -77,8 +75,6 @@ def _read_cpu_stat(group: pathlib.Path) -> dict[str, int]:
 
 
 CAUSE_SECONDS = 0.3
-
-
 """A process that says it lost a peer may have lost one of this pod: wait for its end so long."""
 
 

@@ -74,8 +74,6 @@ BACKEND = "rover"
 
 
 SIDECAR_PATIENCE, LEAVE_PATIENCE = 60.0, 2.0
-
-
 """Seconds: for the sidecar to come up, for the good-bye."""
 
 

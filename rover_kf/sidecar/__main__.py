@@ -20,8 +20,6 @@ from rover_kf.sidecar.daemon import Daemon
 # to 32 MiB from a thread's heap once it has seen one freed (mallopt(3), M_MMAP_THRESHOLD), where
 # they stay a part of the process: after a few checkpoints twice of what was ever needed at a time.
 _MMAP_THRESHOLD = -3
-
-
 """M_MMAP_THRESHOLD of malloc.h; once it is set glibc leaves it."""
 
 
@@ -36,8 +34,6 @@ def tune_malloc() -> None:
 
 
 _GC_THRESHOLDS = 10_000, 5, 5
-
-
 """Objects made since a look for cycles among the youngest, and looks until the next older ones are
 looked at, too. With Python's 700, 10, 10 half of a coordinator's time went into that when ten
 thousand launchers joined at once."""

@@ -81,8 +81,6 @@ _log = logging.getLogger(__name__)
 
 
 _MAX_WAITING = 256
-
-
 """Seals not yet told to the coordinator; beyond it the oldest are dropped from its account."""
 
 
@@ -90,14 +88,10 @@ _POLL_SECONDS = 0.05
 
 
 _MIN_LOAD_RATE = 1 << 30
-
-
 """Bytes of a state, by a process that starts from it; at the least."""
 
 
 _MAX_LOAD_SECONDS = 5.0
-
-
 """Seconds."""
 
 

@@ -22,8 +22,6 @@ V2 = pathlib.Path("/sys/fs/cgroup")
 
 
 V1 = V2 / "memory"
-
-
 """Where a container finds its own control group."""
 
 
@@ -31,8 +29,6 @@ _UNRECLAIMABLE = (
     ("anon", "shmem", "kernel_stack", "pagetables", "percpu", "sock", "slab_unreclaimable"),
     ("total_rss", "total_shmem"),
 )
-
-
 """What of memory.stat stays until it is given up: of the second version, of the first."""
 
 
@@ -95,14 +91,10 @@ _EVERY_SECONDS = 2.0
 
 
 _LEAST_SECONDS = 1.0
-
-
 """Over which CPU time says something."""
 
 
 _MOST_OF_TIME = 0.01
-
-
 """That looks may take: to count the pages of a large process takes long."""
 
 

@@ -173,8 +173,6 @@ class StepCounter:
 
 
 _COUNTERS: dict[object, StepCounter] = {}
-
-
 """Global since it is the process's: objects of a script that know nothing of each other ask it."""
 
 

@@ -22,8 +22,6 @@ _PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
 
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-
-
 """The first that is stated counts."""
 
 
@@ -63,8 +61,6 @@ SECRET_FILES = {
     "gs": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
     "az": ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_CLIENT_SECRET"),
 }
-
-
 """Files that are read for a URL of that scheme: the names that the variables have."""
 
 

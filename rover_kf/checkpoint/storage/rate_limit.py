@@ -42,14 +42,10 @@ class RateLimitedWriter:
 
 
 BURST_SECONDS = 0.05
-
-
 """So much may come at once after a pause."""
 
 
 _POLL_SECONDS = 0.2
-
-
 """How long a writer waits until it asks whether it shall go on."""
 
 

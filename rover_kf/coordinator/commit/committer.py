@@ -65,14 +65,10 @@ class MissingMetricCheck:
 
 
 MIN_BYTES = 8 << 20
-
-
 """A smaller file tells of how long storage takes to answer, not of how many bytes it takes."""
 
 
 _MAX_STEPS = 16
-
-
 """Steps; their median counts, so that one bad minute is not the storage."""
 
 

@@ -10,8 +10,6 @@ from rover_kf.api.checkpoints import SlotInfo, SlotSealed
 from rover_kf.api.states import NO_ROUND, State
 
 _SAVES, _SECONDS = 4, 10.0
-
-
 """Of one rank: ranks train in step, so one that has not saved meanwhile does not save at all. A
 sidecar that is started anew, or slow, tells of a save some seconds late."""
 
@@ -47,8 +45,6 @@ class SavingRanks:
 
 
 _MAX_STATES = 64
-
-
 """States whose reports may still come in."""
 
 

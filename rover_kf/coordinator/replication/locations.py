@@ -22,20 +22,14 @@ from rover_kf.system import shared_volume
 
 # A rank has two slots, and what a change of size has put together lies beside what it was made of.
 _MAX_STATES = 2
-
-
 """States, the newest ones."""
 
 
 _SavedBy = tuple[State, int]
-
-
 """A state as it was saved, and the size of the world that holds it."""
 
 
 States = tuple[tuple[SlotInfo, ...], ...]
-
-
 """Of each state its slots, the newest last."""
 
 

@@ -66,8 +66,6 @@ def permute_positions(order: Permutation, positions: torch.Tensor) -> torch.Tens
 
 
 _MIN_WINDOW = 4096
-
-
 """Samples of a window, at least, where the line has as many: its blocks are few or large."""
 
 

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 LOWER_PRIORITY = 5
-
-
 """As nice counts. Training comes first, but who waits for such a thread, or for the interpreter's
 lock while it has it, must not wait for a thread that gets no core at all: 19 was seen to cost
 hundreds of milliseconds on a busy machine."""

@@ -29,14 +29,10 @@ from rover_kf.trainer.staging import cuda
 from rover_kf.trainer.staging.copy_threads import LOWER_PRIORITY, CopyThreads, SharedWork
 
 DONT_NEED = 4
-
-
 """MADV_DONTNEED."""
 
 
 POPULATE_WRITE = 23
-
-
 """MADV_POPULATE_WRITE; Linux 5.14."""
 
 
@@ -62,8 +58,6 @@ _log = logging.getLogger("rover_kf")
 
 
 RequestArena = Callable[[int], ArenaReply]
-
-
 """Asks the sidecar for slots of that many bytes."""
 
 

@@ -21,8 +21,6 @@ _log = logging.getLogger("rover_kf")
 
 
 _SLOT = "/.OPTIMIZER_SLOT/"
-
-
 """In the names of such slots alone."""
 
 
@@ -57,14 +55,10 @@ class UnrestoredSlotWarning:
 
 
 FILE_PREFIX = "state"
-
-
 """What TensorFlow's files are called, in front of ``.index`` and ``.data-…``."""
 
 
 SHARDS_FILE = "shards"
-
-
 """The text that stands in their place where the parameter servers have written (ServerFiles)."""
 
 

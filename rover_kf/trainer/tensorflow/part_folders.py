@@ -77,8 +77,6 @@ _FOLDER = re.compile(r"step-([0-9]{12,18})-([0-9]{1,18})\.[0-9a-f]{8}")
 
 
 _INDEX = ".index"
-
-
 """At the end of the name of the file that lists the others' tensors, and has their checksums."""
 
 
