@@ -148,6 +148,18 @@ class Bucket:
         with self._storage_errors(f"{key} cannot be read"):
             return bytes(obstore.get(self._small, key).bytes())
 
+    def find(self, key: str) -> bytes | None:
+        """A small object; None if there is none.
+
+        Raises:
+            StorageError: the store refused or did not answer in time.
+        """
+        with self._storage_errors(f"{key} cannot be read"):
+            try:
+                return bytes(obstore.get(self._small, key).bytes())
+            except FileNotFoundError:
+                return None
+
     def read_range(self, key: str, offset: int, length: int) -> Iterator[memoryview]:
         """A range of an object, a few parts ahead.
 

@@ -195,7 +195,7 @@ class ObjectStorage:
 
     def read_small(self, name: str) -> bytes | None:
         """An object's bytes; None if there is none."""
-        return self._bucket.read(name) if self._bucket.has(name) else None
+        return self._bucket.find(name)
 
     def create_small(self, name: str, content: bytes) -> bool:
         """Write an object; False if there is one of that name."""

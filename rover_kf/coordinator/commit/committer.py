@@ -235,7 +235,8 @@ class Committer:
         settings = self._settings
         stated = Claim(settings.owner, self.generation, settings.checkpoint_adopt_from)
         try:
-            async with self._claiming:  # two at once would each find the other's
+            # Where names cannot be linked one would read owner.json while another writes it.
+            async with self._claiming:
                 await asyncio.to_thread(self._storage.claim, stated)
         except errors.NotOwner as error:
             self.rejection = str(error)
