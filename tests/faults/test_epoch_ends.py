@@ -41,7 +41,7 @@ def _train(ranks, pods, result, rounds) -> dict:
     return json.loads(result.read_text())
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_the_code_after_an_epoch_runs_once(ranks, tmp_path, world):
     """Killed, or drained for a change of size, after the save of every single step: learning rates,
     validations, samples, weights and momenta are bit for bit the undisturbed training's."""

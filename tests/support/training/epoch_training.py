@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.utils.data import DataLoader, Dataset
 
 from rover_kf import Checkpointer, ElasticDataLoader, ElasticSampler
@@ -189,11 +190,23 @@ def train(asked: dict[str, Any]) -> None:
             checkpointer.step(step, state)
             if (asked["ends"], asked["at"]) == ("kill", step):
                 checkpointer.wait(step, "memory", 60)
+                _await_others(world)
                 os.kill(os.getpid(), signal.SIGKILL)
         training.end_epoch()
     if os.environ["RANK"] == "0":
         pathlib.Path(asked["result"]).write_text(json.dumps(training.bits()))
     checkpointer.close()
+
+
+def _await_others(world: int) -> None:
+    """Rank 0 serves the store, so it may only die after every other rank has used it."""
+    if world == 1:
+        return
+    store, rank = distributed_c10d._get_default_store(), dist.get_rank()
+    if rank:
+        store.set(f"saved/{rank}", "")  # the kernel sends it, even for a process that has died
+    else:
+        store.wait([f"saved/{other}" for other in range(1, world)])
 
 
 def _average(gradient: torch.Tensor | None, world: int) -> None:
