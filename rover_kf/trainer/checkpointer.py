@@ -345,7 +345,7 @@ class Checkpointer:
         self._save_seconds += self._stager.take_waited()
         with self._phase.saving():
             self._stager.finish()
-            self._steps.writer_check.check()
+            self._steps.writer_check.check_save()
             save(state)
         self._steps.record_saved(state)
         self._stager.take_waited()  # part of the time that is taken here

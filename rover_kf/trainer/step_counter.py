@@ -18,7 +18,9 @@ from rover_kf.trainer.settings import TrainerSettings
 
 
 class SingleWriterCheck:
-    """Whether nobody but this process has saved as its rank in its round.
+    """A check that no other process has saved as this rank in this round.
+
+    Without a launcher a round begins when a process restores: the check then ends with the restore.
 
     Args:
         settings: of the process.
@@ -31,22 +33,38 @@ class SingleWriterCheck:
             self._arena = Arena(settings.shared_dir / names.ARENA_DIR / str(settings.local_rank))
         self._newest = 0
         """Sequence of this process's newest seal."""
+        self._restored = False
+
+    def record_restored(self) -> None:
+        """Accept what earlier processes saved: this one continues their states."""
+        self._restored = True
 
     def record_seal(self, seal: Seal) -> None:
         """This process has."""
         self._newest = max(self._newest, seal.sequence)
 
-    def check(self) -> None:
-        """Look at the slots; no copy of this process's is under way.
+    def check_save(self) -> None:
+        """Look at the slots before a save; no copy of this process's is under way.
 
         Raises:
-            CheckpointError: another process has.
+            CheckpointError: another process has saved.
+        """
+        if not self._round.number and not self._restored and (earlier := self._others()):
+            raise errors.CheckpointError(
+                f"an earlier process has saved {earlier[0].state} as rank {self._rank}, and this "
+                "one would save other states under the same names. Call restore() before the "
+                "first save: it returns 0 if nothing was saved"
+            )
+        self.check()
+
+    def check(self) -> None:
+        """Look at the slots before a restore; no copy of this process's is under way.
+
+        Raises:
+            CheckpointError: another process has saved.
         """
         # Without a launcher there are no rounds, and a process may have had one before it.
-        if self._arena is None or not self._round.number:
-            return
-        found = self._arena.sealed()
-        if any(s.state.round == self._round and s.sequence > self._newest for s in found):
+        if self._round.number and any(seal.state.round == self._round for seal in self._others()):
             raise errors.CheckpointError(
                 f"another process has saved as rank {self._rank} since the launcher started it, "
                 "and each would be restored with what the other one saved. Have the launcher start "
@@ -54,6 +72,12 @@ class SingleWriterCheck:
                 "for those that it starts, or make trainings that follow each other (folds) jobs "
                 "of their own"
             )
+
+    def _others(self) -> list[Seal]:
+        """Seals of other processes; older ones of this process have smaller sequence numbers."""
+        if self._arena is None:
+            return []
+        return [seal for seal in self._arena.sealed() if seal.sequence > self._newest]
 
 
 class StepCounter:
@@ -155,6 +179,7 @@ class StepCounter:
 
     def record_restored(self, reply: RestoreReply) -> None:
         """The process resumes from what the reply names, in the round that it names."""
+        self.writer_check.record_restored()
         self._round = reply.round
         self._newest = reply.state.restored_in(reply.round) if reply.state else None
         self.reported = self.last

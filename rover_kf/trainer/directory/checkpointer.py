@@ -120,7 +120,7 @@ class DirectoryCheckpointer:
         begun = time.perf_counter()
         step = checked_step(step, self._steps.last)
         self._steps.claim_save(self._session)
-        self._steps.writer_check.check()
+        self._steps.writer_check.check_save()
         state = self._steps.next_state(step)
         try:
             with self._guard.held():

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from rover_kf.api import names
 from tests.support.pods import checkpoint_pod
 
 pytestmark = pytest.mark.torch
@@ -92,6 +93,19 @@ for process in processes:
     process.join()
 """
 
+UNLAUNCHED = """
+for life in range(3):
+    def live():
+        training = Training(life)
+        if life == 2:
+            training.restore()
+        print(life, refused(training.save, life + 1), flush=True)
+        training.close()
+    process = forks.Process(target=live)
+    process.start()
+    process.join()
+"""
+
 
 @pytest.mark.parametrize("kind", ["overlapping", "at once", "folders"])
 @pytest.mark.parametrize(("way", "first"), [(FOLDS, "0 0"), (RANKS, "0 saved")])
@@ -107,3 +121,19 @@ def test_a_process_that_saves_as_another_one_is_refused(tmp_path, way, first, ki
     assert told[0] == first, ended
     assert "another process has saved as rank 0" in told[1], ended
     assert "nproc-per-node" in told[1]
+
+
+@pytest.mark.parametrize("kind", ["overlapping", "at once", "folders"])
+def test_an_unlaunched_process_restores_before_it_saves_over_another_life(tmp_path, kind):
+    """No launcher counts its lives: two that both save first would give two states one name."""
+    with checkpoint_pod.pods(tmp_path / "pods", 1) as (pod,):
+        environment = {**os.environ, **pod.environment()}
+        del environment[names.ENV_ROUND]
+        ended = subprocess.run(
+            [sys.executable, "-c", BEGIN + UNLAUNCHED, kind, str(tmp_path)],
+            env=environment, capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+    first, second, third = ended.stdout.splitlines()
+    assert (first, third) == ("0 None", "2 None"), ended
+    assert "1 an earlier process has saved step 1" in second, ended
+    assert "Call restore() before the first save" in second
