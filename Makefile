@@ -54,7 +54,7 @@ programs: packages venv
 # tests/gpu, compat and soak have targets of their own.
 # The longest come first, so that no worker is alone with them at the end. Three on two cores: most
 # of them wait most of the time.
-HERE := $(addprefix tests/,faults components notebooks embedded properties unit)
+HERE := $(addprefix tests/,faults components notebooks embedded properties trust unit)
 
 # In CI nothing may skip: a test that finds a prerequisite missing fails there instead.
 # What promises times comes alone, and so does the cluster.

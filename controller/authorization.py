@@ -46,7 +46,9 @@ class ClusterAccess:
         self._allowed: dict[tuple[Caller, str | None], tuple[float, bool]] = {}
 
     def caller(self, token: str) -> Caller | None:
-        """Who the token is of, for the API server's audience or ours; None: nobody.
+        """The account of a token for the API server's audience; None: nobody.
+
+        Tokens for sidecars are refused: every pod of their job can read them.
 
         Raises:
             ClusterUnavailable: the API server does not answer.
@@ -54,7 +56,7 @@ class ClusterAccess:
         known = self._callers.get(token)
         if known is not None and known[0] > time.monotonic():
             return known[1]
-        found = self._review(token, None) or self._review(token, [names.AUDIENCE])
+        found = self._review(token)
         _cache(self._callers, token, (time.monotonic() + CACHE_SECONDS, found))
         return found
 
@@ -86,9 +88,8 @@ class ClusterAccess:
         _cache(self._allowed, (caller, namespace), (time.monotonic() + CACHE_SECONDS, found))
         return found
 
-    def _review(self, token: str, audiences: list[str] | None) -> Caller | None:
-        spec = {"token": token, **({"audiences": audiences} if audiences else {})}
-        status = self._create("tokenreviews", "TokenReview", spec, "authentication")
+    def _review(self, token: str) -> Caller | None:
+        status = self._create("tokenreviews", "TokenReview", {"token": token}, "authentication")
         user = status.get("user") or {}
         if not status.get("authenticated") or not user.get("username"):
             return None

@@ -76,7 +76,10 @@ class ControllerRuntime:
         """
         told = self._settings
         cluster = config.cached_from_environment(
-            self.queue.add, token_file=told.token_file, namespace=told.watch_namespace
+            self.queue.add,
+            account=told.injection.controller_account,
+            authorities=told.sidecar_authorities,
+            namespace=told.watch_namespace,
         )
         self._cluster = cluster
         cluster.follow(self._stopping)

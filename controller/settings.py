@@ -13,7 +13,7 @@
 | ROVER_HISTORY_SHARED | namespaces whose runs others may learn from, by commas; ``*``: all | none |
 | ROVER_HISTORY_DAYS | how long runs that ended are kept; 0: for ever | 365 |
 | ROVER_POLICY_DEFAULTS | folder with one file for each policy key (a ConfigMap's mount) | none |
-| ROVER_TOKEN_FILE | token with audience rover-kf, shown to coordinators | /var/run/rover/token |
+| ROVER_SIDECAR_CA | authorities of encrypting sidecars | /var/run/rover/sidecar-ca.crt |
 | ROVER_RESYNC_SECONDS | how often every job is looked at though nothing changed | 60 |
 | ROVER_WEBHOOK_PORT, ROVER_HEALTH_PORT | ports | 9443, 8081 |
 | ROVER_LOG_LEVEL | DEBUG, INFO, WARNING | INFO |
@@ -34,6 +34,7 @@ WEBHOOK = "rover-kf-webhook"
 """Name of Service, Secret and MutatingWebhookConfiguration (manifests/base/webhook)."""
 HOOK = "inject.rover-kf.io"
 """Name of the one webhook in that configuration."""
+_AUTHORITIES = f"{names.TOKEN_HOME}/{names.CONTROLLER_AUTHORITIES}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class ControllerSettings:
     history_shared: tuple[str, ...]
     history_days: float
     policy_defaults: pathlib.Path | None
-    token_file: pathlib.Path
+    sidecar_authorities: pathlib.Path
+    """File with the certificates of the authorities of jobs whose sidecars encrypt; optional."""
     resync_seconds: float
     webhook_port: int
     health_port: int
@@ -93,7 +95,7 @@ def read(environment: Mapping[str, str]) -> ControllerSettings:
         ),
         history_days=_number(environment, "ROVER_HISTORY_DAYS", 365),
         policy_defaults=pathlib.Path(defaults) if defaults else None,
-        token_file=pathlib.Path(environment.get("ROVER_TOKEN_FILE", f"{names.TOKEN_HOME}/token")),
+        sidecar_authorities=pathlib.Path(environment.get("ROVER_SIDECAR_CA", _AUTHORITIES)),
         resync_seconds=_number(environment, "ROVER_RESYNC_SECONDS", 60),
         webhook_port=int(_number(environment, "ROVER_WEBHOOK_PORT", 9443)),
         health_port=int(_number(environment, "ROVER_HEALTH_PORT", 8081)),

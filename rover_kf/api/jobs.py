@@ -26,6 +26,11 @@ class JobKey:
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
 
+    @property
+    def controller_audience(self) -> str:
+        """Audience of the tokens that the controller sends to this job's sidecars."""
+        return f"{names.AUDIENCE}:{self.namespace}/{self.name}"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerStatus:

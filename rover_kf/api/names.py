@@ -106,7 +106,11 @@ PORT_NAME, TLS_PORT_NAME = "rover", "rover-tls"
 """What the port is called in the sidecar's container: who asks it knows by that how to speak."""
 
 AUDIENCE = "rover-kf"
-"""Audience of the projected token that sidecars show each other."""
+"""Audience of the projected token that sidecars send to each other.
+
+A sidecar accepts it from pods of its own job only. It cannot name the job: with generateName the
+API server chooses the name after admission.
+"""
 
 # -- environment of the sidecar (set by inject) ----------------------------------------------------
 

@@ -14,7 +14,9 @@ import kubernetes.config
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
+from rover_kf.cluster.kubernetes.api import KubernetesApi
 from rover_kf.cluster.kubernetes.cached_cluster import CachedCluster
+from rover_kf.cluster.kubernetes.coordinator_tokens import CoordinatorTokens
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
 from rover_kf.cluster.kubernetes.transport import PodNetworkTransport
 
@@ -33,25 +35,32 @@ def from_environment(
         ClusterUnavailable: there is neither.
     """
     client, inside = _client(kubeconfig, context)
-    token_file = pathlib.Path(names.TOKEN_HOME) / "token"  # shown to coordinators
-    return KubernetesCluster(client, PodNetworkTransport(token_file) if inside else None)
+    authorities = pathlib.Path(names.TOKEN_HOME) / names.CONTROLLER_AUTHORITIES
+    return KubernetesCluster(client, PodNetworkTransport(authorities) if inside else None)
 
 
 def cached_from_environment(
-    on_change: Callable[[JobKey], None], *, token_file: pathlib.Path, namespace: str = ""
+    on_change: Callable[[JobKey], None],
+    *,
+    account: str,
+    authorities: pathlib.Path,
+    namespace: str = "",
 ) -> CachedCluster:
     """The same for who looks at many jobs; it has them in memory once it is told to follow.
 
     Args:
         on_change: told the keys of jobs that somebody else has changed.
-        token_file: shown to coordinators, inside a cluster.
+        account: ``namespace:name`` of the controller's service account; coordinators accept its
+            tokens, inside a cluster.
+        authorities: file with the certificates of the authorities of jobs whose sidecars encrypt.
         namespace: whose jobs; empty: all.
 
     Raises:
         ClusterUnavailable: there is no cluster.
     """
     client, inside = _client(None, None)
-    transport = PodNetworkTransport(token_file) if inside else None
+    tokens = CoordinatorTokens(KubernetesApi(client), account)
+    transport = PodNetworkTransport(authorities, tokens.get) if inside else None
     return CachedCluster(client, transport, on_change, namespace=namespace)
 
 

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two ways to a job's coordinator: straight over the pod network, or through the API server.
 
-The controller is in the pod network and shows its own token. A laptop is not: it reads through
-the API server's pod proxy with the caller's own rights. The proxy drops the Authorization header,
-so nothing that needs our token (POST) can pass there.
+The controller is in the pod network and sends a token that is made for the job. A laptop is not: it
+reads through the API server's pod proxy with the caller's own rights. The proxy drops the
+Authorization header, so nothing that needs a token (POST) can pass there.
 """
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import Protocol
 
 from rover_kf import errors
@@ -31,17 +32,18 @@ class Transport(Protocol):
 
 
 class PodNetworkTransport:
-    """From a pod of the same cluster.
+    """A transport from a pod of the same cluster.
 
     Args:
-        token_file: projected service-account token with audience rover-kf; read for each
-            request, since the kubelet renews it. Beside it lies, where jobs' sidecars encrypt, a
-            file with the certificates of their authorities.
+        authorities: file with the certificates of the authorities of jobs whose sidecars encrypt.
+        token: returns the token of a job; None: this pod may send no request that needs one, as
+            the pod of a pipeline's step.
     """
 
-    def __init__(self, token_file: pathlib.Path) -> None:
-        self._token_file = token_file
-        self._authorities = token_file.with_name(names.CONTROLLER_AUTHORITIES)
+    def __init__(
+        self, authorities: pathlib.Path, token: Callable[[JobKey], str] | None = None
+    ) -> None:
+        self._authorities, self._token = authorities, token
 
     def request(self, key: JobKey, pod: Pod, method: str, path: str, body: bytes | None) -> bytes:
         """Send it to the pod's address."""
@@ -49,16 +51,11 @@ class PodNetworkTransport:
             message = f"the coordinator of {key} ({pod.name}) is {pod.phase}: retry when it runs"
             raise errors.ClusterUnavailable(message)
         token = None
-        # A pod that was not given one, such as a pipeline's step, may read what is open to all.
-        if method != "GET" or self._token_file.exists():
-            try:
-                token = self._token_file.read_text().strip()
-            except FileNotFoundError as cause:
+        if method != "GET":  # what is read is open to all: no token is sent for it
+            if self._token is None:
                 message = f"{method} {path} of {key} needs a token that this pod was not given"
-                raise errors.Unreachable(message) from cause
-            except OSError as cause:
-                message = f"the token for coordinators cannot be read: {cause}"
-                raise errors.ClusterUnavailable(message) from cause
+                raise errors.Unreachable(message)
+            token = self._token(key)
         return sidecar_request.send(
             key, pod, method, path, body, token=token, authorities=self._authorities
         )

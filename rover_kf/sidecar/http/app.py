@@ -78,8 +78,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Authenticator(Protocol):
     """Decides who may ask (identity.py)."""
 
-    async def admit(self, authorization: str) -> bool:
-        """Whether the value of the Authorization header is good."""
+    async def admit(self, authorization: str, path: str) -> bool:
+        """Whether the value of the Authorization header opens the path."""
 
 
 def reply(message: object, status: int = 200) -> web.Response:
@@ -170,7 +170,7 @@ def make_application(
                 request.path in PUBLIC_PATHS and request.method in ("GET", "HEAD")
             ):
                 header = request.headers.get("Authorization", "")
-                if not await authenticator.admit(header):
+                if not await authenticator.admit(header, request.path):
                     return _make_error_response(
                         "InputError", "no valid token of this job's pods", 401
                     )

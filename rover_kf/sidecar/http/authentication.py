@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who may ask this sidecar over TCP.
+"""The callers that a sidecar admits over TCP.
 
-Kubernetes: a projected service-account token with audience rover-kf, checked against the cluster's
-own keys; the bearer is a pod of this job (namespace and name), or the controller's account. When it
-ends is judged by cluster_time.py, as a node's clock may be wrong; when it begins is not asked, as
-there is no token that was not issued yet.
+Kubernetes: a service-account token that the cluster's keys have signed. Its bearer is a pod of this
+job (audience rover-kf, namespace and name of the pod), or the controller's account. The controller
+is admitted with the audience of this job only, and on the paths that it uses only: a job's owner
+sees what the controller sends to its pods, and must not be able to use it elsewhere. token_clock.py
+decides when a token ends, since a node's clock may be wrong. Nobody has a token that begins later.
 Embedded: one random token that the job's pods share. Anything else is refused with 401.
 """
 
@@ -24,6 +25,7 @@ import aiohttp
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.jobs import JobKey
 from rover_kf.sidecar.http.app import Authenticator
 from rover_kf.sidecar.http.peer_client import Token
 from rover_kf.sidecar.http.token_clock import TokenClock
@@ -37,6 +39,10 @@ KEYS_MIN_SECONDS = 5.0
 VERIFIED_SECONDS = 60.0
 """How long a token that was verified is taken without verifying it again."""
 MAX_VERIFIED = 4096
+CONTROLLER_PATHS = frozenset(
+    {names.PATH_SCALE, names.PATH_ABSENT, names.PATH_LOST, names.PATH_PODS}
+)
+"""Paths that the controller requests; its token opens no other one."""
 _JWT_OPTIONS: Any = {
     "require": ["exp", "aud", "sub"],
     "verify_exp": False,
@@ -69,8 +75,8 @@ class SharedTokenAuthenticator:
     def __init__(self, token: Token) -> None:
         self._token = token
 
-    async def admit(self, authorization: str) -> bool:
-        """See web.Gate."""
+    async def admit(self, authorization: str, path: str) -> bool:  # noqa: ARG002 - opens all
+        """See app.Authenticator."""
         wanted = self._token.read()
         given = _bearer(authorization)
         return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
@@ -86,17 +92,20 @@ class ServiceAccountAuthenticator:
         self._keys: dict[str, Any] = {}
         self._fetched = -KEYS_SECONDS
         self._fetching = asyncio.Lock()
-        self._verified: dict[str, float] = {}
+        self._audience = JobKey(settings.namespace, settings.job).controller_audience
+        self._verified: dict[tuple[str, bool], float] = {}
+        """Until when; by token, and by whether it opened a path of the controller's."""
 
-    async def admit(self, authorization: str) -> bool:
-        """See web.Gate."""
+    async def admit(self, authorization: str, path: str) -> bool:
+        """See app.Authenticator."""
         token = _bearer(authorization)
         if not token:
             return False
-        if time.monotonic() < self._verified.get(token, 0.0):
+        key = (token, path in CONTROLLER_PATHS)
+        if time.monotonic() < self._verified.get(key, 0.0):
             return True
         claims = await self._verify(token)
-        if claims is None or not is_authorized(claims, self._settings):
+        if claims is None or not is_authorized(claims, self._settings, path):
             return False
         left = float(claims["exp"]) - self._clock.now()
         if left <= 0:
@@ -104,7 +113,7 @@ class ServiceAccountAuthenticator:
             return False
         if len(self._verified) >= MAX_VERIFIED:
             self._verified.clear()
-        self._verified[token] = time.monotonic() + min(left, VERIFIED_SECONDS)
+        self._verified[key] = time.monotonic() + min(left, VERIFIED_SECONDS)
         return True
 
     async def _verify(self, token: str) -> dict[str, Any] | None:
@@ -119,7 +128,7 @@ class ServiceAccountAuthenticator:
                 token,
                 key=key.key,
                 algorithms=["RS256", "ES256", "ES384"],
-                audience=names.AUDIENCE,
+                audience=[names.AUDIENCE, self._audience],
                 options=_JWT_OPTIONS,
             )
         except (jwt.PyJWTError, TypeError, ValueError, AttributeError, RecursionError) as cause:
@@ -161,12 +170,23 @@ class ServiceAccountAuthenticator:
         self._fetched = time.monotonic()
 
 
-def is_authorized(claims: dict[str, Any], settings: SidecarSettings) -> bool:
-    """Whether the verified claims are those of a pod of this job, or of the controller."""
-    if settings.controller_account:
+def is_authorized(claims: dict[str, Any], settings: SidecarSettings, path: str) -> bool:
+    """Whether the verified claims open a path: those of a pod of this job, or the controller's.
+
+    Args:
+        claims: of a token with one of the two audiences.
+        settings: of the sidecar.
+        path: that is requested.
+    """
+    stated = claims.get("aud")
+    audiences = stated if isinstance(stated, list) else [stated]
+    if JobKey(settings.namespace, settings.job).controller_audience in audiences:
         namespace, _, account = settings.controller_account.partition(":")
-        if claims.get("sub") == f"system:serviceaccount:{namespace}:{account}":
-            return True
+        controller = f"system:serviceaccount:{namespace}:{account}"
+        known = bool(settings.controller_account) and claims.get("sub") == controller
+        return known and path in CONTROLLER_PATHS
+    if names.AUDIENCE not in audiences:
+        return False
     bound = claims.get("kubernetes.io")
     if not isinstance(bound, dict) or bound.get("namespace") != settings.namespace:
         return False

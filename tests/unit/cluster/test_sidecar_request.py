@@ -27,9 +27,9 @@ NAME = tls.server_name("team")
 
 @pytest.fixture
 def network(tmp_path):
-    """The controller's way to pods; its token lies in a file, and nothing beside it."""
-    (tmp_path / "token").write_text("a token")
-    return PodNetworkTransport(tmp_path / "token")
+    """The controller's way to pods, with a token for each job."""
+    authorities = tmp_path / names.CONTROLLER_AUTHORITIES
+    return PodNetworkTransport(authorities, lambda key: f"for {key.name}")
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_token_goes_to_a_sidecar_whose_authority_is_told(network, serving, tmp
         shown = serving(authority.secret(NAME))
         told.write_text(authority.pem)
         assert network.request(KEY, THERE, "POST", "/v1/scale", b"3") == b"it"
-        assert shown == ["Bearer a token"]
+        assert shown == ["Bearer for digits"]
 
 
 WRONG = {
@@ -100,20 +100,19 @@ def test_a_wrong_certificate_is_refused_before_anything_is_said(network, serving
 
 
 def test_without_authorities_no_token_is_sent_and_the_way_is_said(network, serving, tmp_path):
-    """Not even to ask for what is open; so it is where the file holds no certificates."""
+    """So it is where the file holds no certificates."""
     shown = serving(Authority().secret(NAME))
     with pytest.raises(errors.ClusterUnavailable, match=r"sidecar-ca\.crt is not there.*security"):
-        network.request(KEY, THERE, "GET", "/v1/status", None)
+        network.request(KEY, THERE, "POST", "/v1/scale", b"3")
     (tmp_path / names.CONTROLLER_AUTHORITIES).write_text("no PEM")
     with pytest.raises(errors.ClusterUnavailable, match="holds no certificates of authorities"):
         network.request(KEY, THERE, "GET", "/v1/status", None)
     assert shown == []
 
 
-def test_who_has_no_token_and_no_authorities_reads_what_is_open(serving, tmp_path):
-    """A pipeline's step tells nothing of its own."""
+def test_no_token_is_sent_for_what_is_open(network, serving):
+    """The owner of the job reads what its pod receives."""
     shown = serving(Authority().secret(NAME))
-    network = PodNetworkTransport(tmp_path / "none" / "token")
     assert network.request(KEY, THERE, "GET", "/v1/status", None) == b"it"
     assert shown == [None]
 

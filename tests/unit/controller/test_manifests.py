@@ -109,14 +109,15 @@ def test_the_environment_is_what_the_settings_read(rendered):
     assert set(given) - {"MALLOC_ARENA_MAX"} <= documented
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert str(told.policy_defaults) in mounts
-    assert str(told.token_file.parent) in mounts
+    assert str(told.sidecar_authorities.parent) in mounts
     assert "/var/lib/rover-kf" in mounts
     assert told.history.startswith("sqlite:////var/lib/rover-kf/")
 
 
 def test_the_controller_may_do_what_it_does_and_no_more(rendered):
-    """No wildcard, nothing created but events, our Secret and questions about a caller's rights,
-    nothing deleted but pods."""
+    """No wildcard, nothing created but events, our Secret, tokens of the controller's own account
+    and questions about a caller's rights, nothing deleted but pods."""
+    reviews, told_account = ("tokenreviews", "subjectaccessreviews"), "rover-kf-controller"
     roles = [document for (kind, _), document in rendered.items() if kind.endswith("Role")]
     rules = [rule for role in roles for rule in role["rules"]]
     for rule in rules:
@@ -126,9 +127,11 @@ def test_the_controller_may_do_what_it_does_and_no_more(rendered):
     deleted = {resource for r in rules if "delete" in r["verbs"] for resource in r["resources"]}
     assert deleted == {"pods"}
     created = {resource for r in rules if "create" in r["verbs"] for resource in r["resources"]}
-    assert created == {"events", "secrets", "tokenreviews", "subjectaccessreviews"}
+    assert created == {"events", "secrets", "serviceaccounts/token", *reviews}
     named = {n for rule in rules for n in rule.get("resourceNames", ())}
-    assert named == {settings.WEBHOOK}
+    assert named == {settings.WEBHOOK, told_account}
+    (tokens,) = [rule for rule in rules if "serviceaccounts/token" in rule["resources"]]
+    assert tokens["resourceNames"] == [told_account]
     assert webhook_certificate.CertificateSecret
 
 
@@ -146,8 +149,12 @@ def test_the_controller_fits_the_restricted_profile(rendered):
         "capabilities": {"drop": ["ALL"]},
     }
     assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
-    (token,) = [v for v in pod["volumes"] if v["name"] == "token"]
-    assert token["projected"]["sources"][0]["serviceAccountToken"]["audience"] == names.AUDIENCE
+    sources = [
+        source
+        for volume in pod["volumes"]
+        for source in volume.get("projected", {}).get("sources", ())
+    ]
+    assert [set(source) for source in sources] == [{"configMap"}], "no token for sidecars lies here"
 
 
 REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs", "TFJob": "tfReplicaSpecs"}

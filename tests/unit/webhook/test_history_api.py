@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import dataclasses
-import threading
 
 import pytest
 from aiohttp import web
@@ -21,6 +19,7 @@ from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.history.remote import RemoteHistory
 from rover_kf.history.store import SqlHistory
 from rover_kf.webhook.history_api import HistoryServer
+from tests.support.servers.served_app import Served
 
 TOKENS = {"alice-token": ("alice", ("team",)), "root-token": ("root", ("team", "other", None))}
 
@@ -61,33 +60,6 @@ class Reviews:
         assert (attributes["verb"], attributes["resource"]) == ("list", "pytorchjobs")
         allowed = next(places for name, places in TOKENS.values() if name == spec["user"])
         return {"status": {"allowed": attributes.get("namespace") in allowed}}
-
-
-class Served:
-    """An application on a loopback port, in a thread of its own."""
-
-    def __init__(self, app):
-        self._app, self._loop = app, asyncio.new_event_loop()
-        self._ready = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self):
-        self._thread.start()
-        return self._ready.result(30)
-
-    def __exit__(self, *_):
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        self._loop.close()
-
-    def _run(self):
-        runner = web.AppRunner(self._app)
-        self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        self._loop.run_until_complete(site.start())
-        self._ready.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}")
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
 
 
 @pytest.fixture
@@ -143,7 +115,7 @@ def test_who_may_list_all_jobs_sees_all_runs(reader):
 
 
 def test_nobody_without_a_token(reader, tmp_path):
-    """A wrong token, none at all; the API server is asked for both audiences."""
+    """A wrong token, none at all."""
     with pytest.raises(errors.HistoryUnavailable, match="401"):
         reader("stolen").list(namespace="team")
     (tmp_path / "token").unlink(missing_ok=True)

@@ -352,27 +352,24 @@ def sidecar(monkeypatch):
     server.server_close()
 
 
-def test_the_pod_network_shows_the_newest_token(sidecar, tmp_path):
-    """Each request reads the token file again, since the kubelet renews it."""
-    token = tmp_path / "token"
-    network = PodNetworkTransport(token)
+def test_the_pod_network_sends_the_tokens_of_the_job(sidecar, tmp_path):
+    """Each request asks for the token again: it ends after minutes."""
+    tokens = iter(("one", "two", "three"))
+    network = PodNetworkTransport(tmp_path / "none", lambda key: f"{next(tokens)} of {key.name}")
     pod_there = Pod("digits-worker-0", "u", "worker", 0, "Running", "127.0.0.1")
-    for text in ("one\n", "two"):
-        token.write_text(text)
+    for _ in range(2):
         assert network.request(KEY, pod_there, "POST", "/v1/scale", b"3") == b'{"done":true}'
-    assert [item[2] for item in sidecar] == ["Bearer one", "Bearer two"]
+    assert [item[2] for item in sidecar] == ["Bearer one of digits", "Bearer two of digits"]
     with pytest.raises(errors.ClusterUnavailable, match="refused POST /v1/scale: 409"):
         network.request(KEY, pod_there, "POST", "/v1/scale", b"4")
 
 
 def test_the_pod_network_says_what_is_missing(tmp_path):
     """No token, a pod that does not run, a port that nobody listens on: each is said."""
-    token = tmp_path / "token"
-    network = PodNetworkTransport(token)
+    network = PodNetworkTransport(tmp_path / "none")
     there = Pod("p", "u", "worker", 0, "Running", "127.255.255.253")  # no test's own
     with pytest.raises(errors.ClusterUnavailable, match="token"):
         network.request(KEY, there, "POST", "/v1/scale", b"3")
-    token.write_text("t")
     with pytest.raises(errors.ClusterUnavailable, match="is Pending"):
         network.request(KEY, Pod("p", "u", "worker", 0, "Pending"), "GET", "/v1/status", None)
     with pytest.raises(errors.ClusterUnavailable, match="does not answer"):

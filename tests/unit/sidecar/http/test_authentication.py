@@ -18,6 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from rover_kf import errors
+from rover_kf.api import names
 from rover_kf.sidecar import settings as sidecar_settings
 from rover_kf.sidecar.http.authentication import (
     ServiceAccountAuthenticator,
@@ -47,6 +48,14 @@ def make(folder: pathlib.Path, **changes: Any) -> sidecar_settings.SidecarSettin
     return dataclasses.replace(sidecar_settings.read(variables), **changes)
 
 
+PATH = names.PATH_SCALE
+
+
+def controller(**changes: Any) -> dict[str, Any]:
+    made = {"sub": "system:serviceaccount:kubeflow:rover-kf", "aud": ["rover-kf:team/train"]}
+    return {**made, "exp": time.time() + 600, **changes}
+
+
 def claims(pod: str = "train-worker-1", namespace: str = "team") -> dict[str, Any]:
     return {
         "sub": f"system:serviceaccount:{namespace}:default",
@@ -61,7 +70,7 @@ def test_shared_token(tmp_path):
     (tmp_path / "token").write_text("secret\n")
     gate = SharedTokenAuthenticator(Token(tmp_path / "token"))
     given = ["Bearer secret", "bearer secret", "Bearer secre", "secret", "", "Bearer "]
-    found = [asyncio.run(gate.admit(header)) for header in given]
+    found = [asyncio.run(gate.admit(header, PATH)) for header in given]
     assert found == [True, True, False, False, False, False]
 
 
@@ -73,13 +82,26 @@ def test_shared_token(tmp_path):
         (claims("train-worker-1-evil"), False),
         (claims("other-worker-1"), False),
         (claims(namespace="elsewhere"), False),
-        ({"sub": "system:serviceaccount:kubeflow:rover-kf"}, True),
-        ({"sub": "system:serviceaccount:team:rover-kf"}, False),
+        (claims() | {"aud": "rover-kf"}, True),
+        (claims() | {"aud": "rover-kf:team/train"}, False),
+        (controller(), True),
+        (controller(aud=["rover-kf"]), False),
+        (controller(aud="rover-kf:team/other"), False),
+        (controller(sub="system:serviceaccount:team:rover-kf"), False),
     ],
 )
-def test_belongs(tmp_path, found, good):
-    """Pods of this job in this namespace belong, and the controller's account; nobody else."""
-    assert is_authorized(found, make(tmp_path, controller_account="kubeflow:rover-kf")) is good
+def test_is_authorized(tmp_path, found, good):
+    """Pods of this job in this namespace, and the controller by a token for this job; no other."""
+    settings = make(tmp_path, controller_account="kubeflow:rover-kf")
+    assert is_authorized(found, settings, names.PATH_SCALE) is good
+
+
+def test_the_controller_opens_no_path_that_it_does_not_use(tmp_path):
+    """Neither a slot nor the coordinator's state; where no controller is known, nothing."""
+    settings = make(tmp_path, controller_account="kubeflow:rover-kf")
+    for path in (f"{names.PATH_SLOTS}/0/1-1-7-1", names.PATH_STATE, names.PATH_FAILURE):
+        assert not is_authorized(controller(), settings, path)
+    assert not is_authorized(controller(sub="system:serviceaccount::"), make(tmp_path), PATH)
 
 
 def test_signed_tokens(tmp_path):
@@ -94,7 +116,7 @@ def test_signed_tokens(tmp_path):
 
     def admitted(body: dict[str, Any], signer: rsa.RSAPrivateKey = key, kid: str = "k") -> bool:
         token = jwt.encode(body, signer, algorithm="RS256", headers={"kid": kid})
-        return asyncio.run(gate.admit(f"Bearer {token}"))
+        return asyncio.run(gate.admit(f"Bearer {token}", PATH))
 
     assert admitted(claims())
     assert admitted(claims())
@@ -103,7 +125,7 @@ def test_signed_tokens(tmp_path):
     assert not admitted(claims() | {"aud": ["api"]})
     assert not admitted(claims() | {"exp": time.time() - 5})
     assert not admitted(claims("stranger-worker-0"))
-    assert not asyncio.run(gate.admit("Bearer rubbish"))
+    assert not asyncio.run(gate.admit("Bearer rubbish", PATH))
 
 
 @pytest.mark.parametrize("alg", ["none", "HS256", "RS256", "ES256", "PS256", "EdDSA", "", 7, None])
@@ -136,7 +158,7 @@ def test_a_strange_token_is_refused(tmp_path, alg):
         for signature in ("", "e30", part(secret), "=" * 90)
     ]
     tokens += ["", ".", "..", "...", "a.b.c", "e30", "\ud800.e30.e30", "ü.e30.e30", "." * 9000]
-    assert not any(asyncio.run(gate.admit(f"Bearer {token}")) for token in tokens)
+    assert not any(asyncio.run(gate.admit(f"Bearer {token}", PATH)) for token in tokens)
     print(f"{len(tokens)} tokens refused")
 
 
@@ -157,7 +179,7 @@ def test_a_wrong_clock_refuses_nobody(tmp_path, monkeypatch, wrong_by):
     def admitted(**changed: int) -> bool:
         body = claims() | times | changed
         text = jwt.encode(body, key, algorithm="RS256", headers={"kid": "k"})
-        return asyncio.run(gate.admit(f"Bearer {text}"))
+        return asyncio.run(gate.admit(f"Bearer {text}", PATH))
 
     assert admitted()
     assert not admitted(exp=issued - 5)

@@ -156,7 +156,8 @@ class Starting:
     def __init__(self, times: int) -> None:
         self.left, self.first = times, True
 
-    async def admit(self, authorization: str) -> bool:
+    async def admit(self, authorization: str, path: str) -> bool:
+        assert path.startswith("/v1/slots")
         assert authorization == "Bearer a token"
         if self.first or not self.left:
             self.first = False
