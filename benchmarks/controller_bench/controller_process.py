@@ -82,7 +82,6 @@ class Subject:
             "ROVER_NAMESPACE": NAMESPACE,
             "ROVER_SIDECAR_IMAGE": "rover-kf-sidecar:0.1.0",
             "ROVER_HISTORY": f"sqlite:///{root}/history.db",
-            "ROVER_TOKEN_FILE": str(root / "mounted/token"),
             "ROVER_WEBHOOK_PORT": str(_WEBHOOK_PORT),
             "ROVER_HEALTH_PORT": str(_HEALTH_PORT),
             "ROVER_LOG_LEVEL": os.environ.get("ROVER_LOG_LEVEL", "WARNING"),
