@@ -32,13 +32,13 @@ import torch.distributed as dist
 from benchmarks.checkpoint_systems import memory, shape
 from benchmarks.checkpoint_systems.sidecar import Sidecar
 from benchmarks.checkpoint_systems.workload import Loop
-from rover_kf.api import names
+from rover_kf.api.policy import CheckpointPolicy
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 
 FIRST = 2
 """Saves of each pass that are not counted: slots are made and the state becomes known."""
-NEVER = "1e9"
+NEVER = 1e9
 
 
 class BenchmarkPod:
@@ -55,8 +55,8 @@ class BenchmarkPod:
 
     def measured(self) -> dict[str, list[float]]:
         """Milliseconds of floors, saves and the restore; MiB of slots and of the sidecar."""
-        told = {names.ENV_PERSIST_SECONDS: NEVER, names.ENV_ARENA_BYTES: str(64 << 30)}
-        sidecar = Sidecar(self._home, self._folder, told)
+        policy = CheckpointPolicy(persist_seconds=NEVER, bandwidth=0)
+        sidecar = Sidecar(self._home, self._folder, 64 << 30, policy)
         sidecar.start()
         try:
             found = self._life(sidecar, 1)

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.http_servers import HistoryMetrics
 from rover_kf.api import event_reasons, names
 from rover_kf.api.data import DataStatus, WorkerShare
+from rover_kf.api.policy import policy_fields
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cli import exit_codes
@@ -29,7 +30,6 @@ from rover_kf.cli.main import cli
 from rover_kf.elastic.failures import pods, processes
 from rover_kf.elastic.failures.rule import Rule
 from rover_kf.history.store import SqlHistory
-from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.metrics import exporter
 from rover_kf.reconcilers.decision_latency import DecisionLatency
 
@@ -130,11 +130,9 @@ def policy() -> str:
         "| annotation | allowed | default |",
         "|---|---|---|",
     ]
-    for section, part in RoverPolicy.model_fields.items():
-        for key, field in type(part.default).model_fields.items():
-            default = _default(field.default)
-            name = f"{names.PREFIX}{section}.{key.replace('_', '-')}"
-            lines.append(f"| `{name}` | {field.description} | {default} |")
+    for key, field in policy_fields().items():
+        allowed, default = field.metadata["rule"].help, _default(field.default)
+        lines.append(f"| `{names.PREFIX}{key}` | {allowed} | {default} |")
     return "\n".join(lines) + "\n"
 
 

@@ -19,8 +19,8 @@ from benchmarks.checkpoint_systems.sidecar import Sidecar
 from benchmarks.checkpoint_systems.system_process import Peer, serve
 from benchmarks.checkpoint_systems.workload import Loop
 from rover_kf.api import names
+from rover_kf.api.policy import CheckpointPolicy
 from rover_kf.api.status import Ack
-from rover_kf.injection.policy.sections import CheckpointPolicy
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.sidecar_client import SidecarClient
@@ -43,13 +43,8 @@ class Rover(Peer):
         self._home = pathlib.Path(
             tempfile.mkdtemp(prefix=os.environ["TORCHELASTIC_RUN_ID"], dir="/dev/shm")
         )
-        told = {
-            names.ENV_CHECKPOINT_KEEP: "1",
-            names.ENV_CHECKPOINT_BANDWIDTH: str(CheckpointPolicy().bandwidth),
-            names.ENV_PERSIST_SECONDS: str(NEVER),
-            names.ENV_ARENA_BYTES: str(16 << 30),
-        }
-        self._sidecar = Sidecar(self._home, folder, told)
+        policy = CheckpointPolicy(keep=1, persist_seconds=NEVER)
+        self._sidecar = Sidecar(self._home, folder, 16 << 30, policy)
         self._sidecar.start()
         self._checkpointer = self._fresh()
         self._checkpointer.restore(loop.state)

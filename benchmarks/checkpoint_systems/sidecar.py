@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -11,7 +12,8 @@ import sys
 import time
 
 from benchmarks.checkpoint_systems import memory
-from rover_kf.api import names
+from rover_kf.api import codec, names
+from rover_kf.api.policy import CheckpointPolicy, PolicySections
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTED_WITHIN_SECONDS = 60.0
@@ -24,11 +26,19 @@ class Sidecar:
     Args:
         home: the pod's volume in memory.
         files: where checkpoints go.
-        settings: variables of its environment, besides the usual ones.
+        arena_bytes: of all slots together.
+        checkpoint: the policy; its path is files.
     """
 
-    def __init__(self, home: pathlib.Path, files: pathlib.Path, settings: dict[str, str]) -> None:
-        self._home, self._files, self._settings = home, files, settings
+    def __init__(
+        self,
+        home: pathlib.Path,
+        files: pathlib.Path,
+        arena_bytes: int,
+        checkpoint: CheckpointPolicy,
+    ) -> None:
+        self._home, self._arena_bytes = home, arena_bytes
+        self._policy = PolicySections(dataclasses.replace(checkpoint, path=str(files)))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -39,7 +49,7 @@ class Sidecar:
         address = f"127.{64 + number % 64}.{number // 64 % 256}.{1 + number // 16384 % 254}"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rover_kf.sidecar"],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **self._told(address), **self._settings},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **self._told(address)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -84,5 +94,6 @@ class Sidecar:
             **dict.fromkeys((names.ENV_NODES, names.ENV_MIN_NODES, names.ENV_MAX_NODES), "1"),
             names.ENV_AUTH: "shared",
             names.ENV_TOKEN_HOME: str(self._home),
-            names.ENV_CHECKPOINT_PATH: str(self._files),
+            names.ENV_ARENA_BYTES: str(self._arena_bytes),
+            names.ENV_POLICY: codec.dumps(self._policy).decode(),
         }

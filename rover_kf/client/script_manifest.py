@@ -15,9 +15,9 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
+from rover_kf.api.policy import OBJECT_NAME
 from rover_kf.client import script_files
 from rover_kf.injection import storage_mount
-from rover_kf.injection.policy.sections import OBJECT_NAME
 
 WORKSPACE, CHECKPOINTS = "/workspace", "/checkpoints"
 """Where pods find the script, and a claim for checkpoints."""

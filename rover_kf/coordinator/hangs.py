@@ -9,7 +9,7 @@ import logging
 
 from rover_kf.api import names
 from rover_kf.api.faults.hang_reports import Hang
-from rover_kf.elastic.hangs.detector import HangLimits
+from rover_kf.api.policy import HangPolicy
 from rover_kf.elastic.hangs.monitor import (
     HangDetected,
     HangMonitor,
@@ -34,7 +34,7 @@ class HangReporter:
         event_log: where they are told.
     """
 
-    def __init__(self, limits: HangLimits, event_log: EventLog) -> None:
+    def __init__(self, limits: HangPolicy, event_log: EventLog) -> None:
         self.watch = HangMonitor(limits)
         self._event_log = event_log
         self._recent: collections.deque[tuple[int, Hang]] = collections.deque(maxlen=MAX_HANGS)

@@ -23,6 +23,7 @@ from rover_kf.api.faults.node_check_messages import (
     NodeVerdict,
 )
 from rover_kf.api.membership import Failure, Member
+from rover_kf.api.policy import PreflightPolicy
 from rover_kf.coordinator.fault_reports import FaultyNodes
 from rover_kf.elastic.failures.rule import REPLACE_NODE
 from rover_kf.elastic.node_check import check as checks
@@ -49,18 +50,17 @@ class PreflightRunner:
     """One a coordinator.
 
     Args:
-        mode: ``off``, ``report`` or ``exclude``.
-        seconds: after which a measurement has failed.
+        policy: of the job.
         event_log: where checks are told of.
         faulty_nodes: where nodes go that the job shall leave.
     """
 
     def __init__(
-        self, mode: str, seconds: float, event_log: EventLog, faulty_nodes: FaultyNodes
+        self, policy: PreflightPolicy, event_log: EventLog, faulty_nodes: FaultyNodes
     ) -> None:
-        self._mode, self._event_log, self._faulty_nodes = mode, event_log, faulty_nodes
-        self._limits = CheckLimits(measure=seconds)
-        self._due = mode != OFF
+        self._mode, self._event_log, self._faulty_nodes = policy.mode, event_log, faulty_nodes
+        self._limits = CheckLimits(measure=policy.timeout)
+        self._due = policy.mode != OFF
         self._check: NodeCheck | None = None
         self._late_checks: dict[Launcher, NodeCheck] = {}
         """Of pods that came later, each by itself."""

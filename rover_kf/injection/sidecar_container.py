@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from rover_kf.api import names
+from rover_kf.api import codec, names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import command, keyed_lists, resources, security, volumes
 from rover_kf.injection.adapters import JobAdapter
@@ -92,7 +93,7 @@ def container(plan: ReplicaPlan) -> dict[str, Any]:
 
 
 def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
-    """One variable for each setting of the sidecar."""
+    """One variable for each setting of the sidecar, and one for the policy."""
     policy, world = plan.policy, plan.world
     values = {
         names.ENV_COORDINATOR: coordinator_of(plan),
@@ -102,30 +103,9 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_NODES: world.masters + world.workers,
         names.ENV_MIN_NODES: world.masters + world.min_workers,
         names.ENV_MAX_NODES: world.masters + world.max_workers,
-        names.ENV_SIZES: ",".join(map(str, _sizes(plan))),
         names.ENV_MASTERS: world.masters,
-        names.ENV_CHECKPOINT_PATH: world.checkpoint_path(policy) or "",
-        names.ENV_CHECKPOINT_BANDWIDTH: policy.checkpoint.bandwidth or "",
-        names.ENV_CHECKPOINT_REPLICA_BANDWIDTH: policy.checkpoint.replica_bandwidth or "",
-        names.ENV_CHECKPOINT_EVERY: policy.checkpoint.every,
-        names.ENV_CHECKPOINT_KEEP: policy.checkpoint.keep,
-        names.ENV_CHECKPOINT_KEEP_EVERY: policy.checkpoint.keep_every or "",
-        names.ENV_CHECKPOINT_KEEP_BEST: policy.checkpoint.keep_best or "",
-        names.ENV_CHECKPOINT_ADOPT_FROM: policy.checkpoint.adopt_from or "",
-        names.ENV_CHECKPOINT_CHECK_EVERY: policy.checkpoint.verify_replicas_every,
-        names.ENV_PERSIST_SECONDS: policy.checkpoint.persist_seconds,
-        names.ENV_PERSIST_STEPS: policy.checkpoint.persist_steps,
         names.ENV_ARENA_BYTES: plan.arena_bytes,
-        names.ENV_RESTARTS: policy.failures.restarts,
-        names.ENV_RESTARTS_BY_KIND: policy.failures.restarts_by_kind,
-        names.ENV_BACK_OFF: policy.failures.max_backoff,
-        names.ENV_HANG_ACTION: policy.hang.action,
-        names.ENV_HANG_FLOOR_SECONDS: policy.hang.min_seconds,
-        names.ENV_HANG_PAUSE_SECONDS: policy.hang.pause_min_seconds,
-        names.ENV_HANG_FACTOR: policy.hang.factor,
-        names.ENV_PREFLIGHT: policy.preflight.mode,
-        names.ENV_PREFLIGHT_SECONDS: policy.preflight.timeout,
-        names.ENV_WINDOW_SECONDS: policy.scaling.window,
+        names.ENV_POLICY: _policy(plan),
         names.ENV_AUTH: "serviceaccount",
         names.ENV_TOKEN_HOME: names.TOKEN_HOME,
         names.ENV_KEY_HOME: names.KEY_HOME if plan.key_secret else "",
@@ -141,7 +121,7 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         _field(names.ENV_NODE_NAME, "spec.nodeName"),
         _label(names.ENV_REPLICA_TYPE, names.REPLICA_TYPE_LABEL),
         _label(names.ENV_REPLICA_INDEX, names.REPLICA_INDEX_LABEL),
-        *({"name": name, "value": _text(value)} for name, value in values.items() if value != ""),
+        *({"name": name, "value": str(value)} for name, value in values.items() if value != ""),
     ]
 
 
@@ -181,16 +161,14 @@ def _field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def _sizes(plan: ReplicaPlan) -> list[int]:
-    """Numbers of pods that may train, as far as the job's bounds let them; none: all do."""
-    world = plan.world
-    allowed = range(world.min_workers, world.max_workers + 1)
-    return [world.masters + size for size in plan.policy.scaling.sizes if size in allowed]
+def _policy(plan: ReplicaPlan) -> str:
+    """JSON of the policy; a world that stands alone stores no checkpoints."""
+    policy = plan.policy
+    if plan.world.standalone:
+        checkpoint = dataclasses.replace(policy.checkpoint, path=None)
+        policy = dataclasses.replace(policy, checkpoint=checkpoint)
+    return codec.dumps(policy).decode()
 
 
 def _label(name: str, label: str) -> dict[str, Any]:
     return _field(name, f"metadata.labels['{label}']")
-
-
-def _text(value: object) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from rover_kf.api import names
+from rover_kf.api.policy import TlsPolicy
 from rover_kf.injection import keyed_lists, quantities, sizing
 from rover_kf.injection.injection_plan import ReplicaPlan
-from rover_kf.injection.policy.sections import TlsPolicy
 
 NAMES = (names.VOLUME, names.TOKEN_VOLUME, names.KEY_VOLUME, names.TLS_VOLUME)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf import errors
+from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import JobSignature, ServerSetup
 from rover_kf.injection import adapters, command, quantities, sizing, storage_mount
@@ -78,7 +79,7 @@ def from_manifest(manifest: Manifest, *, source: str = "manifest") -> JobSpec:
         min_replicas=low,
         max_replicas=high,
         checkpoint_every=policy.checkpoint.every,
-        states_every="every" in policy.checkpoint.model_fields_set,
+        states_every=f"{names.PREFIX}checkpoint.every" in annotations,
         arena_bytes=policy.checkpoint.arena,
         persist_seconds=max(1.0, policy.checkpoint.persist_seconds),
         storage=storage_mount.identity(

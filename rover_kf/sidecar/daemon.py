@@ -262,7 +262,7 @@ class Daemon:
                 node_rank=settings.node_rank,
                 coordinator=settings.is_coordinator,
                 node=settings.node,
-                preflight=settings.preflight != "off",
+                preflight=settings.policy.preflight.mode != "off",
             )
         )
 
@@ -279,7 +279,7 @@ class Daemon:
             settings.job,
             status,
             event_counts=self._event_log.counts,
-            storage=settings.checkpoint_path is not None,
+            storage=settings.policy.checkpoint.path is not None,
             silent_seconds=self._storage.silent_seconds if self._storage else 0.0,
             certificate_ends=self._tls.not_after if self._tls else 0.0,
         )

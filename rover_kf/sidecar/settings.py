@@ -9,16 +9,15 @@ import pathlib
 from collections.abc import Mapping
 
 from rover_kf import errors
-from rover_kf.api import names
-from rover_kf.api.faults import failure_kinds
+from rover_kf.api import codec, names
+from rover_kf.api.policy import PolicySections
 from rover_kf.checkpoint.storage.retention import KeepBest, RetentionExceptions
-from rover_kf.elastic.hangs.detector import HangLimits
 from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SidecarSettings:
-    """One field for each variable that inject writes (rover_kf/api/names.py)."""
+    """One field for each variable that inject writes (rover_kf/api/names.py); the policy is one."""
 
     volume_path: pathlib.Path
     """Mount path of the shared volume."""
@@ -37,62 +36,26 @@ class SidecarSettings:
     min_nodes: int
     max_nodes: int
     masters: int
-    checkpoint_path: str | None
-    """A folder or a URL; None keeps checkpoints in memory only."""
-    checkpoint_every: int
-    """Steps between saves to memory."""
-    checkpoint_keep: int
-    persist_seconds: float
     arena_bytes: int
     """Most bytes of all slots of the pod together."""
-    restarts: int
-    window_seconds: float
     auth: str
     """``serviceaccount`` or ``shared``."""
     token_home: pathlib.Path
     controller_account: str
     """``namespace:name``; empty: none."""
-    checkpoint_bandwidth: int = 0
-    """Most bytes a second that are persisted; 0 is no cap."""
-    checkpoint_replica_bandwidth: int = 0
-    """Most bytes a second of replicas that are copied; 0 is no cap."""
-    checkpoint_keep_every: int = 0
-    """Checkpoints whose step it divides are never removed; 0: none are."""
-    checkpoint_keep_best: str = ""
-    """``metric:max:count``; empty: none are kept for being good."""
-    checkpoint_check_every: int = 0
-    """Saves from one comparison of the ranks' replicas to the next; 0 makes none."""
-    persist_steps: int = 0
-    """Least steps from one persisted step to the next; 0: any."""
-    hang: HangLimits = dataclasses.field(default_factory=HangLimits)
-    """How long no rank may make a step, and what follows."""
-    preflight: str = "off"
-    """``off``, ``report`` or ``exclude``."""
-    preflight_seconds: float = 20.0
-    """After which a measurement of the check has failed."""
     node: str = ""
     """Kubernetes node of the pod; empty: not known."""
-    sizes: tuple[int, ...] = ()
-    """The only numbers of pods that may train; empty: all from min_nodes to max_nodes."""
-    restarts_by_kind: tuple[tuple[str, int], ...] = ()
-    """Of the restarts, how many single kinds of failures may have."""
-    back_off: float = 60.0
-    """Longest wait before a restart; 0: none waits."""
+    policy: PolicySections = dataclasses.field(default_factory=PolicySections)
     port: int = names.PORT
     tls_home: pathlib.Path | None = None
     """Folder of certificate, key and authorities; None: sidecars speak plain HTTP."""
 
     @property
     def retention_exceptions(self) -> RetentionExceptions:
-        """Which checkpoints stay besides the newest.
-
-        Raises:
-            InputError: checkpoint_keep_best is not of its form.
-        """
-        best = self.checkpoint_keep_best
-        return RetentionExceptions(
-            self.checkpoint_keep_every, KeepBest.parse(best) if best else None
-        )
+        """Which checkpoints stay besides the newest."""
+        checkpoint = self.policy.checkpoint
+        best = KeepBest.parse(checkpoint.keep_best) if checkpoint.keep_best else None
+        return RetentionExceptions(checkpoint.keep_every or 0, best)
 
     @property
     def node_rank(self) -> int:
@@ -107,9 +70,6 @@ class SidecarSettings:
     """Name of the pod of another world that keeps a copy of the newest save; empty: none does."""
     keeps_host: str = ""
     """Host name of the coordinator of another world, a copy of whose newest save is kept here."""
-
-    checkpoint_adopt_from: str = ""
-    """``namespace/name`` of the job whose checkpoints this one takes over; empty: nobody's."""
 
     @property
     def owner(self) -> str:
@@ -136,12 +96,15 @@ class SidecarSettings:
             nodes=self.nodes,
             min_nodes=self.min_nodes,
             max_nodes=self.max_nodes,
-            sizes=self.sizes,
-            restarts=self.restarts,
-            restarts_by_kind=self.restarts_by_kind,
-            max_backoff=self.back_off,
+            sizes=self._world_sizes(),
+            failures=self.policy.failures,
             first_round=first_round,
         )
+
+    def _world_sizes(self) -> tuple[int, ...]:
+        """The numbers of pods that may train, as far as the job's bounds let them; empty: all."""
+        sizes = (self.masters + size for size in self.policy.scaling.sizes)
+        return tuple(size for size in sizes if self.min_nodes <= size <= self.max_nodes)
 
 
 def read(environment: Mapping[str, str]) -> SidecarSettings:
@@ -164,36 +127,16 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         min_nodes=int(_number(environment, names.ENV_MIN_NODES)),
         max_nodes=int(_number(environment, names.ENV_MAX_NODES)),
         masters=int(_number(environment, names.ENV_MASTERS, "0")),
-        checkpoint_path=environment.get(names.ENV_CHECKPOINT_PATH) or None,
-        checkpoint_every=int(_number(environment, names.ENV_CHECKPOINT_EVERY, "50")),
-        checkpoint_keep=int(_number(environment, names.ENV_CHECKPOINT_KEEP, "3")),
-        persist_seconds=_number(environment, names.ENV_PERSIST_SECONDS, "60"),
         arena_bytes=int(_number(environment, names.ENV_ARENA_BYTES)),
-        restarts=int(_number(environment, names.ENV_RESTARTS, "10")),
-        restarts_by_kind=_by_kind(environment),
-        back_off=_number(environment, names.ENV_BACK_OFF, "60"),
-        window_seconds=_number(environment, names.ENV_WINDOW_SECONDS, "60"),
         auth=environment.get(names.ENV_AUTH, "serviceaccount"),
         token_home=pathlib.Path(environment.get(names.ENV_TOKEN_HOME, names.TOKEN_HOME)),
         controller_account=environment.get(names.ENV_CONTROLLER_ACCOUNT, ""),
         node=environment.get(names.ENV_NODE_NAME, ""),
-        sizes=_sizes(environment),
-        checkpoint_bandwidth=int(_number(environment, names.ENV_CHECKPOINT_BANDWIDTH, "0")),
-        checkpoint_replica_bandwidth=int(
-            _number(environment, names.ENV_CHECKPOINT_REPLICA_BANDWIDTH, "0")
-        ),
-        checkpoint_keep_every=int(_number(environment, names.ENV_CHECKPOINT_KEEP_EVERY, "0")),
-        checkpoint_keep_best=_best(environment),
-        persist_steps=int(_number(environment, names.ENV_PERSIST_STEPS, "0")),
-        checkpoint_check_every=int(_number(environment, names.ENV_CHECKPOINT_CHECK_EVERY, "10")),
-        hang=_hang(environment),
-        preflight=_preflight(environment),
-        preflight_seconds=_number(environment, names.ENV_PREFLIGHT_SECONDS, "20"),
+        policy=_policy(environment),
         tls_home=_folder(environment, names.ENV_TLS_HOME),
         ledger_host=environment.get(names.ENV_LEDGER, ""),
         keeper_host=environment.get(names.ENV_KEEPER, ""),
         keeps_host=_keeps(environment),
-        checkpoint_adopt_from=environment.get(names.ENV_CHECKPOINT_ADOPT_FROM, ""),
     )
 
 
@@ -215,49 +158,12 @@ def _folder(environment: Mapping[str, str], name: str) -> pathlib.Path | None:
     return pathlib.Path(value) if value else None
 
 
-def _best(environment: Mapping[str, str]) -> str:
-    value = environment.get(names.ENV_CHECKPOINT_KEEP_BEST, "")
+def _policy(environment: Mapping[str, str]) -> PolicySections:
+    """The defaults for what the variable does not state."""
     try:
-        return value and str(KeepBest.parse(value))
-    except errors.InputError as cause:
-        raise errors.InputError(f"{names.ENV_CHECKPOINT_KEEP_BEST}: {cause}") from cause
-
-
-def _by_kind(environment: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    try:
-        return failure_kinds.parse_budgets(environment.get(names.ENV_RESTARTS_BY_KIND, ""))
-    except errors.InputError as cause:
-        raise errors.InputError(f"{names.ENV_RESTARTS_BY_KIND}: {cause}") from cause
-
-
-def _hang(environment: Mapping[str, str]) -> HangLimits:
-    action = environment.get(names.ENV_HANG_ACTION, "restart")
-    if action not in ("restart", "report", "off"):
-        known = "restart, report or off is needed"
-        raise errors.InputError(f"{names.ENV_HANG_ACTION} is {action!r}; {known}")
-    return HangLimits(
-        action=action,
-        min_seconds=_number(environment, names.ENV_HANG_FLOOR_SECONDS, "300"),
-        pause_min_seconds=_number(environment, names.ENV_HANG_PAUSE_SECONDS, "1800"),
-        factor=_number(environment, names.ENV_HANG_FACTOR, "10"),
-    )
-
-
-def _preflight(environment: Mapping[str, str]) -> str:
-    mode = environment.get(names.ENV_PREFLIGHT, "off")
-    if mode not in ("off", "report", "exclude"):
-        known = "off, report or exclude is needed"
-        raise errors.InputError(f"{names.ENV_PREFLIGHT} is {mode!r}; {known}")
-    return mode
-
-
-def _sizes(environment: Mapping[str, str]) -> tuple[int, ...]:
-    value = environment.get(names.ENV_SIZES, "")
-    parts = value.split(",") if value else []
-    if not all(part.isdecimal() and int(part) for part in parts):
-        known = "whole numbers from 1 with commas between them are needed"
-        raise errors.InputError(f"{names.ENV_SIZES} is {value!r}; {known}")
-    return tuple(map(int, parts))
+        return codec.loads(PolicySections, environment.get(names.ENV_POLICY, "{}"))
+    except (errors.ProtocolError, errors.PolicyError) as cause:
+        raise errors.InputError(f"{names.ENV_POLICY}: {cause}") from cause
 
 
 def _number(environment: Mapping[str, str], name: str, default: str = "") -> float:

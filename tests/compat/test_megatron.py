@@ -9,7 +9,6 @@ import re
 
 import pytest
 
-from rover_kf.api import names
 from tests.support.pods.launcher_pods import Job, Pod, kill
 from tests.support.waiting import eventually
 
@@ -60,7 +59,7 @@ def _trained(megatron: str, *, disturb: bool) -> tuple[str, list[tuple[str, str,
 
 def _goes_on_alone(megatron: str, before: Job, digest: str) -> None:
     """One rank holds each tensor whole."""
-    stored = {names.ENV_CHECKPOINT_PATH: str(before.folder / "storage")}
+    stored = {"checkpoint.path": str(before.folder / "storage")}
     with Job(1, max_nodes=1, policy=stored) as job:
         pod: Pod = job.add(0, job.script(TRAINING), str(STEPS + 2), first=megatron)
         assert pod.wait() == 0

@@ -78,15 +78,15 @@ class Breaker:
 def jobs() -> Iterator[dict[str, Job]]:
     with contextlib.ExitStack() as stack:
         still = {
-            names.ENV_HANG_FLOOR_SECONDS: "4",
-            names.ENV_HANG_PAUSE_SECONDS: "4",
-            names.ENV_CHECKPOINT_CHECK_EVERY: "1",
+            "hang.min-seconds": "4",
+            "hang.pause-min-seconds": "4",
+            "checkpoint.verify-replicas-every": "1",
         }
         yield {
             STILL: stack.enter_context(Job(2, min_nodes=2, policy=still)),
             SLOW_STORAGE: stack.enter_context(Job(1)),
             BREAKING: stack.enter_context(
-                Job(1, restarts=10_000, policy={names.ENV_BACK_OFF: "0"})
+                Job(1, restarts=10_000, policy={"failures.max-backoff": "0"})
             ),
         }
 

@@ -98,7 +98,7 @@ def _killed(
     """A training killed once something is seen of its slots, and its second run: what is stored in
     the end, what was restored, and the steps that the slots held when it was killed."""
     storage = home / "pvc"
-    changes = {"checkpoint_every": EVERY, "storage": storage, "persist_seconds": 3600.0}
+    changes = {"checkpoint_every": EVERY, "storage": storage, "checkpoint_persist_seconds": 3600.0}
     with checkpoint_pod.pods(home / "pods", 1, **changes) as (pod,):
         arena = Arena(pod.settings.volume_path / "arena" / "0")
         rank = _start(server, pod, script, 1, GROWS + EVERY)

@@ -23,6 +23,7 @@ from rover_kf.coordinator.restore import plan_store
 from rover_kf.sidecar import state_replica
 from tests.support.pods import launcher_pods
 from tests.support.pods.checkpoint_world import in_memory
+from tests.support.pods.sidecar_variables import sidecar_variables
 from tests.support.process_pool.forked_pod import FORM, LOG, Forks, Process
 from tests.support.waiting import eventually
 
@@ -53,11 +54,11 @@ class Pod:
         }  # fmt: skip
         policy = {
             names.ENV_HOME: str(self.home), names.ENV_ARENA_BYTES: str(64 << 20),
-            names.ENV_CHECKPOINT_PATH: str(root / "pvc"), names.ENV_CHECKPOINT_KEEP: "2",
-            names.ENV_PERSIST_SECONDS: "0", names.ENV_AUTH: "shared",
+            "checkpoint.path": str(root / "pvc"), "checkpoint.keep": "2",
+            "checkpoint.persist-seconds": "0", names.ENV_AUTH: "shared",
             names.ENV_TOKEN_HOME: str(self.home), "TMPDIR": str(root / "tmp"),
         }  # fmt: skip
-        self.forks = Forks({**address, **policy}, root / "sidecar.log")
+        self.forks = Forks(sidecar_variables({**address, **policy}), root / "sidecar.log")
         self.sidecar: Process | None = None
         self.trainer: Process | None = None
         self.round = 0

@@ -114,7 +114,7 @@ def _job(
     storage: pathlib.Path | None = None,
     **changes: object,
 ) -> Iterator[Job]:
-    known = {"checkpoint_every": EVERY, "persist_seconds": 3600.0, **changes}
+    known = {"checkpoint_every": EVERY, "checkpoint_persist_seconds": 3600.0, **changes}
     with checkpoint_pod.pods(folder / "pods", len(counts), storage=storage, **known) as some:
         yield Job(server, folder, some, counts)
 
@@ -179,7 +179,7 @@ def test_a_sidecar_that_is_killed_while_its_ranks_restore(server, tmp_path):
 
 def test_pods_compare_their_copies(server, tmp_path):
     """Each rank of each pod takes part in the comparison of replicas."""
-    with _job(server, tmp_path, checkpoint_check_every=1) as job:
+    with _job(server, tmp_path, checkpoint_verify_replicas_every=1) as job:
         assert job.train(1, last=8) == [0] * 4
         log = job.pods[0].settings.volume_path / checkpoint_pod.LOG
         eventually(lambda: "step 8 of round 1: 4 ranks hold the same" in log.read_text(), within=60)

@@ -103,7 +103,9 @@ def test_training_goes_on_at_another_size(worlds, tmp_path, way, kept, sizes):
     for round_, size in enumerate(sizes, 1):
         # Memory outlives a round, or is lost with all pods.
         folder = tmp_path / ("pods" if kept == "memory" else f"pods-{round_}")
-        with checkpoint_pod.pods(folder, 4, storage=storage, persist_seconds=0.0) as some:
+        with checkpoint_pod.pods(
+            folder, 4, storage=storage, checkpoint_persist_seconds=0.0
+        ) as some:
             level = "durable" if kept == "storage" else "memory"
             told = worlds.run(some, way, round_, size, level)
         assert (told["resumed"], told["restored"]) == (step, digest)
@@ -127,7 +129,9 @@ def test_a_replicated_model_goes_on_sharded_and_back(worlds, tmp_path, kept):
     digest = None
     for round_, (way, size) in enumerate(ways, 1):
         folder = tmp_path / ("pods" if kept == "memory" else f"pods-{round_}")
-        with checkpoint_pod.pods(folder, 3, storage=storage, persist_seconds=0.0) as some:
+        with checkpoint_pod.pods(
+            folder, 3, storage=storage, checkpoint_persist_seconds=0.0
+        ) as some:
             level = "durable" if kept == "storage" else "memory"
             told = worlds.run(some, way, round_, size, level)
         assert (told["resumed"], told["restored"]) == (2 * (round_ - 1), digest)

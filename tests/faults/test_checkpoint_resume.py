@@ -117,7 +117,11 @@ def test_two_ranks_killed_again_and_again_lose_nothing(resumed, tmp_path, way):
     for name, kills in (("calm", ()), ("killed", KILLS)):
         journal, storage = tmp_path / f"{name}-journal", tmp_path / f"{name}-pvc"
         journal.mkdir()
-        changes = {"checkpoint_every": EVERY, "storage": storage, "persist_seconds": 3600.0}
+        changes = {
+            "checkpoint_every": EVERY,
+            "storage": storage,
+            "checkpoint_persist_seconds": 3600.0,
+        }
         with checkpoint_pod.pods(tmp_path / name, 2, **changes) as some:
             for round_, dies in enumerate((*kills, 0), 1):
                 local = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(checkpoint_pod.free_port())}
@@ -174,7 +178,7 @@ def _train_world(
 
 def test_a_replicated_state_restores_at_any_world_size(server, tmp_path):
     """One rank, then DDP of two, going on where the last world ended; both hold the same bits."""
-    changes = {"checkpoint_every": 5, "checkpoint_check_every": 1}
+    changes = {"checkpoint_every": 5, "checkpoint_verify_replicas_every": 1}
     with checkpoint_pod.pods(tmp_path / "pods", 2, **changes) as two:
         result = tmp_path / "result.json"
         found = []

@@ -168,7 +168,7 @@ def test_what_is_in_memory_is_told_to_a_coordinator_that_began_anew(tmp_path):
     that its coordinator had heard of it went with its process."""
     state = Form("sharded")
     with job_folder() as (folder, net):
-        settings = {names.ENV_CHECKPOINT_PATH: str(tmp_path), names.ENV_PERSIST_SECONDS: "3600"}
+        settings = {"checkpoint.path": str(tmp_path), "checkpoint.persist-seconds": "3600"}
         pods = [
             SidecarPod(folder, rank, f"{net}.{rank + 1}", f"{net}.1", settings=settings)
             for rank in (0, 1)

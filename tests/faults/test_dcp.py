@@ -93,7 +93,7 @@ def test_states_travel_between_worlds_storage_and_stock_folders(tmp_path):
     tensors that the one before ended with.
     """
     storage, exported = tmp_path / "pvc", str(tmp_path / "exported")
-    some = {"persist_seconds": 0.0, "checkpoint_every": 1}
+    some = {"checkpoint_persist_seconds": 0.0, "checkpoint_every": 1}
     runs = Runs(tmp_path)
     with (
         checkpoint_pod.pods(tmp_path / "a", 3, storage=storage, **some) as first,

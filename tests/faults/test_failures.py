@@ -255,7 +255,7 @@ def test_every_way_to_fail(full, memory):
     """Each way is recognised and blamed on the rank that was first; the same error twice in the
     same place ends the job at once, with its traceback, whatever is left of the budget. Where the
     container is no use any more, its launcher ends with the code that has it replaced."""
-    with Job(2, min_nodes=2, restarts=100, policy={names.ENV_BACK_OFF: "0"}) as job:
+    with Job(2, min_nodes=2, restarts=100, policy={"failures.max-backoff": "0"}) as job:
         ways = ",".join(way.name for way in PROCESSES)
         command = (job.script(FAILING), str(full), str(job.folder / "mark"), ways)
         job.add(0, *command)

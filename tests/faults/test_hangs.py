@@ -76,7 +76,7 @@ def test_hangs():
     """A rank that loops for ever, one that is stopped: each time the Event names it and where it
     stands, all stacks are in the status, and the job goes on from memory. A long first step,
     evaluation and save before are no hang, nor is what a killed process was at."""
-    policy = {names.ENV_HANG_FLOOR_SECONDS: str(FLOOR), names.ENV_HANG_PAUSE_SECONDS: "60"}
+    policy = {"hang.min-seconds": str(FLOOR), "hang.pause-min-seconds": "60"}
     with Job(2, min_nodes=2, policy=policy) as job:
         job.start(job.script(STANDING), str(1.2 * FLOOR))
         assert [pod.wait() for pod in job.pods.values()] == [0, 0]

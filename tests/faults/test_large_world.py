@@ -164,8 +164,8 @@ def test_tens_of_thousands_of_tensors_fit_into_a_sidecar(tmp_path):
             names.ENV_NODES: "1",
             names.ENV_MAX_NODES: "1",
             names.ENV_ARENA_BYTES: str(1 << 30),
-            names.ENV_CHECKPOINT_PATH: str(tmp_path),
-            names.ENV_PERSIST_SECONDS: "0",
+            "checkpoint.path": str(tmp_path),
+            "checkpoint.persist-seconds": "0",
         }
         pod = SidecarPod(folder, 0, address, address, settings=settings)
         other = SidecarPod(folder, 0, address, address, "another", settings=settings)

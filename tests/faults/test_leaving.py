@@ -69,7 +69,7 @@ class _Kubelet:
 def test_what_only_a_leaving_pod_has_is_taken_first(leaver):
     """Half of a sharded state, in memory alone, in the pod with the coordinator or in the other:
     the one that stays has the step of the drain, however late it asks for it."""
-    with Job(2, policy={names.ENV_CHECKPOINT_PATH: ""}) as job:
+    with Job(2, policy={"checkpoint.path": ""}) as job:
         job.start(job.script(SHARDED))
         job.stepping(0, 1)
         eventually(lambda: job.status().step > 0, within=120)
@@ -90,7 +90,7 @@ def test_what_only_a_leaving_pod_has_is_taken_first(leaver):
 
 def test_pods_that_all_leave_wait_for_nobody():
     """A job that is deleted: nobody is left who could want what each of them has."""
-    with Job(2, policy={names.ENV_CHECKPOINT_PATH: ""}) as job:
+    with Job(2, policy={"checkpoint.path": ""}) as job:
         job.start(job.script(SHARDED))
         job.stepping(0, 1)
         eventually(lambda: job.status().step > 0, within=120)
@@ -105,7 +105,7 @@ def test_pods_that_all_leave_wait_for_nobody():
 def test_a_pod_without_which_nobody_trains_is_not_kept():
     """Two are the fewest: the one that stays waits for another in the place of the one that goes,
     which cannot come while this one is there."""
-    with Job(2, min_nodes=2, policy={names.ENV_CHECKPOINT_PATH: ""}) as job:
+    with Job(2, min_nodes=2, policy={"checkpoint.path": ""}) as job:
         job.start(job.script(SHARDED))
         job.stepping(0, 1)
         eventually(lambda: job.status().step > 0, within=120)

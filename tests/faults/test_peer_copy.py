@@ -48,8 +48,8 @@ class Job:
             names.ENV_REPLICA_TYPE: "chief",
             names.ENV_KEEPER: self.keeper_at,
             names.ENV_ARENA_BYTES: str(ARENA),
-            names.ENV_CHECKPOINT_PATH: str(self.storage or ""),
-            names.ENV_PERSIST_SECONDS: "3600",
+            "checkpoint.path": str(self.storage or ""),
+            "checkpoint.persist-seconds": "3600",
         }
         return self._pod(self.chief_at, uid, settings)
 

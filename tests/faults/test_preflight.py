@@ -119,8 +119,8 @@ def test_a_slow_pod_and_one_that_hangs_are_told_by_name():
     """The first check finds the slow one of three by its matmul, the next, after a failure of the
     hardware of another pod, finds that it hangs; the job trains on both times."""
     policy = {
-        names.ENV_PREFLIGHT: "exclude",
-        names.ENV_PREFLIGHT_SECONDS: "8",
+        "preflight.mode": "exclude",
+        "preflight.timeout": "8",
         names.ENV_NODE_NAME: "node-{index}",
     }
     with Job(3, min_nodes=2, policy=policy) as job:

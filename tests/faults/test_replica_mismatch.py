@@ -75,7 +75,7 @@ def _logged(pod: checkpoint_pod.Pod, line: str) -> int:
 def test_a_flipped_bit_is_told_with_rank_and_tensor(tmp_path):
     """Equal ranks whose running figures differ: nothing is told, also where saves overwrite what is
     being read. A bit flips in one live parameter: one Event, however often it is found."""
-    changes = {"checkpoint_check_every": 1, "arena_bytes": 64 << 20}
+    changes = {"checkpoint_verify_replicas_every": 1, "arena_bytes": 64 << 20}
     with checkpoint_pod.pods(tmp_path, RANKS, **changes) as pods:
         ranks = [Rank(pod, rank) for rank, pod in enumerate(pods)]
         last = SAVES_IN_A_ROW

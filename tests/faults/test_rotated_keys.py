@@ -78,8 +78,8 @@ def test_a_running_sidecar_goes_on_with_the_new_keys(server, tmp_path):
             names.ENV_NODES: "1",
             names.ENV_MAX_NODES: "1",
             names.ENV_ARENA_BYTES: str(16 << 20),
-            names.ENV_CHECKPOINT_PATH: "s3://checkpoints/runs",
-            names.ENV_PERSIST_SECONDS: "0",
+            "checkpoint.path": "s3://checkpoints/runs",
+            "checkpoint.persist-seconds": "0",
             **_environment(server, secret),
         }
         address = f"{place}.1"

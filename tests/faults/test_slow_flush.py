@@ -24,7 +24,7 @@ def test_it_is_waited_for(tmp_path, monkeypatch, told_to_end):
     must_be_root()
     monkeypatch.setenv(names.ENV_GRACE, "240")
     with disk(tmp_path / "disk") as volume:
-        policy = {names.ENV_CHECKPOINT_PATH: str(volume.folder / "pvc")}
+        policy = {"checkpoint.path": str(volume.folder / "pvc")}
         with Job(1, policy=policy) as job:
             job.start(job.script(), "100000" if told_to_end else "200", "0.02")
             job.stepping(0)

@@ -181,7 +181,9 @@ def test_a_world_without_a_launcher_that_grows_begins_a_round(tmp_path):
 
 def test_a_step_saved_again_after_a_restore_is_durable_only_once_it_is_stored(tmp_path):
     """The restored state of that step is; the new one is another state."""
-    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc", persist_seconds=9.0) as (pod,):
+    with checkpoint_pod.pods(
+        tmp_path, 1, storage=tmp_path / "pvc", checkpoint_persist_seconds=9.0
+    ) as (pod,):
         first = Trainer(pod)
         first.save(10, _content(1))
         assert first.wait(10, "durable").done

@@ -250,7 +250,7 @@ def test_a_lost_pod_comes_back_from_its_peers_memory_by_tls():
     its successor gets the state from its peer's memory through TLS."""
     authority = Authority()
     with folder_and_secret(authority.secret(NAME)) as (_, _, secret):
-        policy = {names.ENV_TLS_HOME: str(secret.folder), names.ENV_CHECKPOINT_PATH: ""}
+        policy = {names.ENV_TLS_HOME: str(secret.folder), "checkpoint.path": ""}
         with Job(2, min_nodes=2, policy=policy, tls=verifying(authority)) as job:
             command = (job.script(), "100000", "0.02")
             job.start(*command)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from rover_kf.api.policy import FailurePolicy
 from rover_kf.elastic.rendezvous import persisted_state
 from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 from tests.support.simulated.launchers import SimulatedJob
@@ -38,10 +39,12 @@ class Budgets(RuleBasedStateMachine):
             nodes=PODS,
             min_nodes=1,
             max_nodes=PODS,
-            restarts=allowed,
-            restarts_by_kind=tuple(sorted(by_kind.items())),
+            failures=FailurePolicy(
+                restarts=allowed,
+                restarts_by_kind=",".join(f"{kind}:{most}" for kind, most in by_kind.items()),
+                max_backoff=back_off,
+            ),
             exclusion_seconds=shut_out,
-            max_backoff=back_off,
         )
         self.job = SimulatedJob(limits, PODS)
         self.spent: set[int] = set()
@@ -101,7 +104,7 @@ class Budgets(RuleBasedStateMachine):
         assert spent <= set(self.job.rounds), "a round that never was has cost something"
         assert bool(restarts.budget.exceeded_reason) == (world.closed is not None)
         assert restarts.streak.round >= self.row, "an older row of failures has come back"
-        assert world.not_before <= self.job.now + self.job.limits.max_backoff
+        assert world.not_before <= self.job.now + self.job.limits.failures.max_backoff
         self.spent, self.row = spent, restarts.streak.round
 
     def teardown(self) -> None:
@@ -115,7 +118,7 @@ class Budgets(RuleBasedStateMachine):
         world = self.job.rendezvous.world
         assert world.closed or len({one.world for one in self.job.launchers}) == 1
         # A round that broke before its first step may cost one as well, by nobody's fault.
-        assert len(self.spent) <= self.job.limits.restarts + 1
+        assert len(self.spent) <= self.job.limits.failures.restarts + 1
         assert self.guilty or not world.closed
 
 

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.api.policy import policy_fields
 from rover_kf.client import manifests
 from rover_kf.injection import command, quantities
 from rover_kf.injection.inject import inject
 from rover_kf.injection.limits import manifest_memory
 from rover_kf.injection.limits.manifest_cpu import CPU
-from rover_kf.injection.policy.rover_policy import RoverPolicy, keys
+from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.reconcilers import status_annotation
 from rover_kf.trainer.gc_pause import gc_paused
@@ -157,7 +158,7 @@ def test_what_is_no_review_is_a_message_error(review):
 def test_any_annotation_is_read_or_refused():
     """Every key of the policy, with any text and with what is no text."""
     counts = {"read": 0, "refused": 0}
-    known = sorted(keys())
+    known = sorted(policy_fields())
     texts = st.sampled_from(
         ["1", "0", "-1", "1e9", "1e999999", "1e-999999999", "5m", "9" * 500 + "h", "4Gi", "auto",
          "a:max:2", "/x", "/x/../y", "s3://b/c", "1,2,3", "nan", "inf", "\ud800", "\u0661", " 1 "]

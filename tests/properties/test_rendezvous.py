@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from rover_kf.api.policy import FailurePolicy
 from rover_kf.elastic.rendezvous import persisted_state
 from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 from tests.support.simulated.launchers import SimulatedJob
@@ -34,8 +35,7 @@ class Faults(RuleBasedStateMachine):
             nodes=nodes,
             min_nodes=min_nodes,
             max_nodes=PODS,
-            restarts=10_000,
-            max_backoff=back_off,
+            failures=FailurePolicy(restarts=10_000, max_backoff=back_off),
         )
         self.job = SimulatedJob(limits, PODS)
         for launcher in self.job.launchers[:nodes]:

@@ -84,17 +84,18 @@ class CommitService:
         resolve_timeout: BarrierTimeout = RESOLVE_TIMEOUT,
     ) -> None:
         self._settings, self._events, self._storage = settings, events, storage
+        policy = settings.policy.checkpoint
         self._sealed_steps, self._saving_ranks = SealedSteps(), SavingRanks()
         self._scheduler = PersistScheduler(
-            settings.persist_seconds,
+            policy.persist_seconds,
             # Members compare numbers for equality: it differs from those of a predecessor.
             secrets.randbits(_NUMBER_BITS),
-            settings.persist_steps,
-            keep_every=settings.retention_exceptions.every,
+            policy.persist_steps,
+            keep_every=policy.keep_every or 0,
         )
         self._replication = ReplicationScheduler(peers, lambda: self._scheduler.current, settings)
         self._peer_copy = PeerCopyClient(settings, peers) if settings.keeper_host else None
-        self._comparison = ReplicaComparison(settings.checkpoint_check_every, events)
+        self._comparison = ReplicaComparison(policy.verify_replicas_every, events)
         kept = RestorePlanStore(settings.volume_path, settings.pod_uid)
         self._barrier = RestoreBarrier(
             self._select_restore_step, self._begin_round, kept, self._warn, resolve_timeout

@@ -123,7 +123,7 @@ class Committer:
         self._scanning: asyncio.Task[None] | None = None
         self._rate = StorageRate()
         self._metric_check = MissingMetricCheck(
-            settings.retention_exceptions.best, settings.checkpoint_keep
+            settings.retention_exceptions.best, settings.policy.checkpoint.keep
         )
         self._writing = asyncio.Lock()
         self._claiming = asyncio.Lock()
@@ -232,8 +232,8 @@ class Committer:
         """
         if self._storage is None:
             return
-        settings = self._settings
-        stated = Claim(settings.owner, self.generation, settings.checkpoint_adopt_from)
+        adopted = self._settings.policy.checkpoint.adopt_from or ""
+        stated = Claim(self._settings.owner, self.generation, adopted)
         try:
             # Where names cannot be linked one would read owner.json while another writes it.
             async with self._claiming:
@@ -308,7 +308,7 @@ class Committer:
     async def _collect(
         self, storage: StoredCheckpoints, current: RoundId, *, below: State = NO_STATE
     ) -> None:
-        keep, spare = self._settings.checkpoint_keep, self._settings.retention_exceptions
+        keep, spare = self._settings.policy.checkpoint.keep, self._settings.retention_exceptions
         await asyncio.to_thread(storage.collect, keep, current=current, spare=spare, below=below)
 
     def _emit_durable(self, message: str, *, now: float) -> None:

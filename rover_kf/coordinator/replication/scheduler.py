@@ -55,7 +55,7 @@ class ReplicationScheduler:
             number=secrets.randbits(_NUMBER_BITS),
             keeper=settings.keeper_host,
             min_keeper_rate=min(
-                MIN_KEEPER_RATE, (settings.checkpoint_replica_bandwidth or math.inf) / 2
+                MIN_KEEPER_RATE, (settings.policy.checkpoint.replica_bandwidth or math.inf) / 2
             ),
         )
         self._poll = LongPoll()

@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection
 
 from rover_kf.api.faults import hang_reports
+from rover_kf.api.policy import HangPolicy
 
 LATER_PAUSES = frozenset({hang_reports.EVALUATION, hang_reports.CHECKPOINT})
 PAUSES = LATER_PAUSES | {hang_reports.START, hang_reports.WAITING}
@@ -22,20 +23,6 @@ PATIENCE = 2.0
 """Times the longest pause that ended well: the next one may be longer."""
 RECENT_STEPS = 512
 PERCENTILE = 0.99
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HangLimits:
-    """How long nothing may happen; seconds."""
-
-    action: str = "restart"
-    """``restart``, ``report`` or ``off``."""
-    min_seconds: float = 300.0
-    """Without a step, at least."""
-    pause_min_seconds: float = 1800.0
-    """The same while a first step, an evaluation or a checkpoint is under way."""
-    factor: float = 10.0
-    """Times the slowest of a hundred steps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +53,7 @@ class StepTimes:
         self._recent.append(seconds)
         self._longest = max(self._longest, seconds)
 
-    def limit(self, limits: HangLimits, *, pausing: bool) -> float:
+    def limit(self, limits: HangPolicy, *, pausing: bool) -> float:
         """Seconds that may pass without a step."""
         usual = PATIENCE * self._longest
         if pausing:
@@ -93,7 +80,7 @@ def detect_stall(
     *,
     began: float,
     step_times: StepTimes,
-    limits: HangLimits,
+    limits: HangPolicy,
     now: float,
 ) -> Stall | None:
     """Judge a round.

@@ -19,9 +19,10 @@ from typing import TypeAlias
 
 from rover_kf.api.faults.hang_reports import ENDED, Hang, RankStack, StackGroup, StackReport
 from rover_kf.api.membership import Round
+from rover_kf.api.policy import HangPolicy
 from rover_kf.api.samples import StepReport
 from rover_kf.elastic.hangs import detector
-from rover_kf.elastic.hangs.detector import HangLimits, RankProgress, Stall, StepTimes
+from rover_kf.elastic.hangs.detector import RankProgress, Stall, StepTimes
 
 MAX_GROUPS = 16
 LONGEST_TEXT = 16 << 10
@@ -148,7 +149,7 @@ class HangMonitor:
         limits: by policy.
     """
 
-    def __init__(self, limits: HangLimits) -> None:
+    def __init__(self, limits: HangPolicy) -> None:
         self._limits = limits
         self._step_times = StepTimes()
         self._round: Round | None = None

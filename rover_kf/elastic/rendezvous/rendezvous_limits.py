@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.policy import FailurePolicy
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RendezvousLimits:
@@ -19,12 +21,7 @@ class RendezvousLimits:
     """Most that may train; a node rank beyond is told to idle."""
     sizes: tuple[int, ...] = ()
     """The only numbers of members that may train; empty: all between the fewest and the most."""
-    restarts: int = 10
-    """Budget of rounds that may end by a failure that counts."""
-    restarts_by_kind: tuple[tuple[str, int], ...] = ()
-    """The same of single kinds of failures; both hold."""
-    max_backoff: float = 60.0
-    """Longest wait before a round after failures in a row; 0: none waits."""
+    failures: FailurePolicy = dataclasses.field(default_factory=FailurePolicy)
     first_round: int = 1
     """Least number of the first round: above every generation on storage."""
     lease: float = 6.0

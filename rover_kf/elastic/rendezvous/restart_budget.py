@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 from rover_kf.api import names
 from rover_kf.api.coordinator_state import FailureStreak, LastError
+from rover_kf.api.faults import failure_kinds
 from rover_kf.elastic.rendezvous.effects import truncate
 from rover_kf.elastic.rendezvous.world import StepProgress, World
 
@@ -135,8 +136,10 @@ class RestartLimiter:
     """
 
     def __init__(self, world: World) -> None:
-        self._world = world
-        self.budget = RestartBudget(world.limits.restarts, world.limits.restarts_by_kind)
+        self._world, failures = world, world.limits.failures
+        self.budget = RestartBudget(
+            failures.restarts, failure_kinds.parse_budgets(failures.restarts_by_kind)
+        )
         self.streak = FailureStreak()
 
     def consume(self, round_number: int, kind: str, reason: str) -> str:
@@ -172,7 +175,7 @@ class RestartLimiter:
 
     def _delay_next_round(self, reason: str) -> None:
         world = self._world
-        seconds = backoff_seconds(self.streak, world.limits.max_backoff)
+        seconds = backoff_seconds(self.streak, world.limits.failures.max_backoff)
         if not seconds:
             return
         world.not_before = world.now + seconds

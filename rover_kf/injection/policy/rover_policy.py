@@ -1,55 +1,30 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""RoverPolicy: what a job's owner wants of rover-kf, read from ``rover-kf.io/*`` annotations.
+"""RoverPolicy: a job's policy, read from its ``rover-kf.io/*`` annotations.
 
-A field ``checkpoint.persist_seconds`` is the annotation ``rover-kf.io/checkpoint.persist-seconds``.
-The models of policy_sections.py are the only list of keys.
+rover_kf/api/policy.py defines the values.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
-
-import pydantic
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rover_kf import errors
-from rover_kf.api import names
-from rover_kf.injection.policy.sections import (
-    CheckpointPolicy,
-    CpuPolicy,
-    FailurePolicy,
-    HangPolicy,
-    LaunchPolicy,
-    MemoryPolicy,
-    NodesPolicy,
-    PolicySection,
-    PreflightPolicy,
-    ScalingPolicy,
-    StragglerPolicy,
-    TlsPolicy,
-)
+from rover_kf.api import names, policy
+from rover_kf.injection import quantities
 
 
-class RoverPolicy(PolicySection):
-    """All wishes of one job, with defaults filled in.
+@dataclasses.dataclass(frozen=True, slots=True)
+class RoverPolicy(policy.PolicySections):
+    """The policy of one job, with defaults filled in.
 
     Usage::
 
         RoverPolicy.from_annotations({"rover-kf.io/checkpoint.every": "20"}).checkpoint.every  # 20
     """
-
-    checkpoint: CheckpointPolicy = CheckpointPolicy()
-    scaling: ScalingPolicy = ScalingPolicy()
-    memory: MemoryPolicy = MemoryPolicy()
-    cpu: CpuPolicy = CpuPolicy()
-    failures: FailurePolicy = FailurePolicy()
-    hang: HangPolicy = HangPolicy()
-    preflight: PreflightPolicy = PreflightPolicy()
-    straggler: StragglerPolicy = StragglerPolicy()
-    nodes: NodesPolicy = NodesPolicy()
-    tls: TlsPolicy = TlsPolicy()
-    launch: LaunchPolicy = LaunchPolicy()
 
     @classmethod
     def from_annotations(
@@ -75,32 +50,30 @@ class RoverPolicy(PolicySection):
             **_parse_stated(annotations, source),
         }
         sections: dict[str, dict[str, object]] = {}
-        for key, value in stated.items():
+        for key, text in stated.items():
             section, field = key.split(".", 1)
+            value = _read_value(key, text, source)
             sections.setdefault(section, {})[field.replace("-", "_")] = value
+        read = cls()
         try:
-            found = cls.model_validate(sections)
+            for name, values in sections.items():
+                section = dataclasses.replace(getattr(read, name), **values)
+                read = dataclasses.replace(read, **{name: section})
         except errors.PolicyError as error:
             raise errors.PolicyError(
                 error.key, error.value, allowed=error.allowed, source=source
             ) from None
-        except pydantic.ValidationError as error:
-            raise _to_policy_error(error, source) from error
-        _check_numbers(found, source)
-        return found
+        return read
 
     def to_annotations(self) -> dict[str, str]:
-        """Write back what was stated or differs from the default; the inverse of reading."""
-        stated = self.model_dump(exclude_unset=True)
+        """Write back what differs from the default; the inverse of reading."""
         return {
-            f"{names.PREFIX}{section}.{field.replace('_', '-')}": _text(value)
-            for section, fields in stated.items()
-            for field, value in fields.items()
-            if value is not None
+            names.PREFIX + section.key(field.name): _text(value)
+            for section in (getattr(self, item.name) for item in dataclasses.fields(self))
+            for field in dataclasses.fields(section)
+            if (value := getattr(section, field.name)) != field.default
         }
 
-
-_NUMBER_LIMIT = 2**63
 
 _NOT_POLICY = {
     names.CPU_RAISED_ANNOTATION,
@@ -115,25 +88,16 @@ _NOT_POLICY = {
 }
 
 
-def keys() -> Iterator[str]:
-    """Every policy annotation's key, without prefix, such as ``checkpoint.path``."""
-    for section, info in RoverPolicy.model_fields.items():
-        for field in type(info.default).model_fields:
-            yield f"{section}.{field.replace('_', '-')}"
-
-
 def describe_allowed(key: str) -> str:
     """The phrase that says what may stand at a key (without prefix)."""
-    section, field = key.split(".", 1)
-    model = type(RoverPolicy.model_fields[section].default)
-    return str(model.model_fields[field.replace("-", "_")].description)
+    return str(policy.policy_fields()[key].metadata["rule"].help)
 
 
 def _parse_stated(
     stated: Mapping[str, object], source: str, *, bare: bool = False
-) -> dict[str, object]:
-    known = tuple(keys())
-    found: dict[str, object] = {}
+) -> dict[str, str]:
+    known = tuple(policy.policy_fields())
+    found: dict[str, str] = {}
     for full, value in stated.items():
         if full in _NOT_POLICY or not (bare or full.startswith(names.PREFIX)):
             continue
@@ -149,32 +113,48 @@ def _parse_stated(
     return found
 
 
-def _check_numbers(policy: RoverPolicy, source: str) -> None:
-    """No number that a sidecar, which reads it as text, could not hold."""
-    for section, fields in policy.model_dump(exclude_unset=True).items():
-        for field, value in fields.items():
-            numbers = value if isinstance(value, (list, tuple)) else (value,)
-            if any(isinstance(item, (int, float)) and not _is_bounded(item) for item in numbers):
-                key = f"{section}.{field.replace('_', '-')}"
-                say = f"{describe_allowed(key)}, below 2^63"
-                raise errors.PolicyError(names.PREFIX + key, value, allowed=say, source=source)
+def _read_value(key: str, text: str, source: str) -> object:
+    """The value that an annotation's text states."""
+    field = policy.policy_fields()[key]
+    read = _READERS[field.metadata["rule"].unit or str(field.type).removesuffix(" | None")]
+    try:
+        value = read(text)
+        allowed = field.metadata["rule"].rejection(value)
+    except ValueError:
+        value, allowed = None, describe_allowed(key)
+    if allowed:
+        raise errors.PolicyError(names.PREFIX + key, text, allowed=allowed, source=source)
+    return value
 
 
-def _is_bounded(number: float) -> bool:
-    return -_NUMBER_LIMIT < number < _NUMBER_LIMIT
+def _bytes(text: str) -> int:
+    if 0 < quantities.parse(text) < 1:
+        raise ValueError("a part of a byte: m is a thousandth, M and Mi are millions")
+    return quantities.parse_bytes(text)
 
 
-def _to_policy_error(error: pydantic.ValidationError, source: str) -> errors.PolicyError:
-    first = error.errors()[0]
-    section, field = (str(part) for part in first["loc"][:2])
-    key = f"{section}.{field.replace('_', '-')}"
-    return errors.PolicyError(
-        names.PREFIX + key, first["input"], allowed=describe_allowed(key), source=source
-    )
+def _whole_number(text: str) -> int:
+    return int(text.removesuffix(".0"))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(sorted({int(part) for part in text.split(",")}))
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    policy.BYTES: _bytes,
+    policy.CORES: quantities.parse_cores,
+    policy.SECONDS: quantities.parse_seconds,
+    "int": _whole_number,
+    "float": float,
+    "str": str,
+    "tuple[int, ...]": _sizes,
+}
+"""By unit, else by type."""
 
 
 def _text(value: object) -> str:
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))

@@ -13,10 +13,11 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Manifest
+from rover_kf.api.policy import policy_fields
 from rover_kf.injection import quantities, sidecar_container, sizing, storage_mount, volumes
 from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.injection_plan import ReplicaPlan
-from rover_kf.injection.policy.rover_policy import RoverPolicy, keys
+from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.injection.validation import mounts, schema, tfjob_rules
 
 
@@ -87,7 +88,7 @@ def storage_warnings(plans: tuple[ReplicaPlan, ...]) -> tuple[Event, ...]:
 def _check_templates(manifest: Manifest, adapter: JobAdapter, source: str) -> None:
     """Refuse a policy that stands where nobody reads it."""
     read = manifest["metadata"].get("annotations") or {}
-    known = {names.PREFIX + key for key in keys()}
+    known = {names.PREFIX + key for key in policy_fields()}
     for replica in adapter.replicas(manifest):
         stated = (replica.spec["template"].get("metadata") or {}).get("annotations") or {}
         for key in sorted(known.intersection(stated) - read.keys()):

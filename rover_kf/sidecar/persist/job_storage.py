@@ -43,7 +43,8 @@ def open_job_storage(settings: SidecarSettings) -> JobStorage | None:
     Raises:
         InputError: the path is a URL and the client for object stores is not installed.
     """
-    path, cap = settings.checkpoint_path, RateLimiter(settings.checkpoint_bandwidth)
+    checkpoint = settings.policy.checkpoint
+    path, cap = checkpoint.path, RateLimiter(checkpoint.bandwidth)
     if path is None:
         return None
     if not path.startswith(names.OBJECT_SCHEMES):

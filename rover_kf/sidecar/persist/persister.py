@@ -78,6 +78,7 @@ class Persister:
     ) -> None:
         self._settings, self._slots, self._storage = settings, slots, storage
         self._peers, self._events = peers, events
+        self._retry_seconds = max(_RETRY_SECONDS, settings.policy.checkpoint.persist_seconds)
         self._progress: dict[int, _Progress] = {}
         self._busy = asyncio.Lock()
 
@@ -243,7 +244,7 @@ class Persister:
             try:
                 reason = await self._persist(local_rank, seal)
             except (errors.RoverError, OSError) as error:
-                reason, pause = str(error), max(_RETRY_SECONDS, self._settings.persist_seconds)
+                reason, pause = str(error), self._retry_seconds
                 self._warn(local_rank, error)
         if reason:
             await self._report_abort(local_rank, state, reason, pause)
@@ -311,14 +312,13 @@ class Persister:
         if isinstance(error, errors.CheckpointExists):
             _log.info("not persisted: %s", error)
             return
-        pause = max(_RETRY_SECONDS, self._settings.persist_seconds)
         progress, now = self._progress.setdefault(local_rank, _Progress()), time.monotonic()
-        if now - progress.warned_at < pause:
+        if now - progress.warned_at < self._retry_seconds:
             return
         progress.warned_at = now
         self._events.record(
             names.EVENT_CHECKPOINT_WARNING,
             f"local rank {local_rank}: {error}; checkpoints in memory go on, next attempt in "
-            f"{pause:g} s",
+            f"{self._retry_seconds:g} s",
             warning=True,
         )

@@ -55,7 +55,7 @@ class Replicator:
     ) -> None:
         self._settings, self._slots = settings, slots
         self._peers, self._events = peers, events
-        self._limiter = RateLimiter(settings.checkpoint_replica_bandwidth)
+        self._limiter = RateLimiter(settings.policy.checkpoint.replica_bandwidth)
         # A chief that is lost is not waited for: its successor may have another address.
         self._poll_seconds = _KEEPER_POLL_SECONDS if settings.keeps_host else _LONG_POLL_SECONDS
         self._last_warning: type[Exception] | None = None

@@ -170,7 +170,7 @@ class Restorer:
     def _unreachable(self, choice: RestoreStepReply) -> errors.CheckpointError:
         return errors.CheckpointError(
             f"the coordinator chose {choice.source!r}, which this pod cannot reach "
-            f"({names.PREFIX}checkpoint.path is {self._settings.checkpoint_path})"
+            f"({names.PREFIX}checkpoint.path is {self._settings.policy.checkpoint.path})"
         )
 
     async def _holdings(self, local_rank: int, *, peek: bool) -> tuple[SlotInfo, ...]:

@@ -64,7 +64,7 @@ class PodSlots:
             arena = arena_allocation.allocate(self._root, place, size, max_bytes=most)
         except errors.ArenaTooSmall:
             gone = frozenset(self.replicas())
-            if not gone or (rebuilding and self._settings.checkpoint_path is None):
+            if not gone or (rebuilding and self._settings.policy.checkpoint.path is None):
                 raise  # nobody could go on without them
             if not arena_allocation.fits(self._root, place, size, max_bytes=most, without=gone):
                 raise  # they would be given up in vain

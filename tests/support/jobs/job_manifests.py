@@ -8,6 +8,9 @@ import copy
 import json
 from typing import Any
 
+from rover_kf.api import codec, names
+from rover_kf.api.policy import PolicySections
+
 PREFIX = "rover-kf.io/"
 
 
@@ -80,6 +83,11 @@ def environment_of(container: dict[str, Any]) -> dict[str, Any]:
         else item["valueFrom"]["fieldRef"]["fieldPath"]
         for item in container.get("env", ())
     }
+
+
+def policy_of(variables: dict[str, Any]) -> PolicySections:
+    """The policy among a sidecar's variables."""
+    return codec.loads(PolicySections, variables[names.ENV_POLICY])
 
 
 def three_way_patch(original: Any, modified: Any, current: Any) -> Any:

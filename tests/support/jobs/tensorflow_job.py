@@ -22,7 +22,8 @@ import tempfile
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from rover_kf.api import names
+from rover_kf.api import codec, names
+from rover_kf.api.policy import PolicySections
 from rover_kf.injection.adapters import TENSORFLOW, Replica
 from rover_kf.injection.command import RUN_MODULE
 from rover_kf.injection.inject import inject
@@ -214,10 +215,13 @@ class TensorFlowJob:
             found[names.ENV_COORDINATOR] = self._addresses[host]
         if names.ENV_LEDGER in found:
             found[names.ENV_LEDGER] = self._addresses[found[names.ENV_LEDGER]]
-        path = found.get(names.ENV_CHECKPOINT_PATH)
-        storage = {names.ENV_CHECKPOINT_PATH: str(self.folder / "storage")} if path else {}
+        policy = codec.loads(PolicySections, found[names.ENV_POLICY])
+        if policy.checkpoint.path:
+            checkpoint = dataclasses.replace(policy.checkpoint, path=str(self.folder / "storage"))
+            policy = dataclasses.replace(policy, checkpoint=checkpoint)
+            found[names.ENV_POLICY] = codec.dumps(policy).decode()
         shared = {names.ENV_AUTH: "shared", names.ENV_TOKEN_HOME: str(self.folder)}
-        return found | storage | shared
+        return found | shared
 
 
 def _key(named: tuple[Replica, int]) -> tuple[str, int]:

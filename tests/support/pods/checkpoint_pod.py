@@ -23,7 +23,8 @@ from typing import Any
 
 from aiohttp import web
 
-from rover_kf.api import names
+from rover_kf.api import codec, names
+from rover_kf.api.policy import CheckpointPolicy, PolicySections
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.format import metrics, snapshot
 from rover_kf.coordinator.commit.commit_service import CommitService
@@ -40,7 +41,21 @@ LOG = "log"
 
 
 def settings_of(home: pathlib.Path, **changes: object) -> SidecarSettings:
-    """Settings of the pod demo-worker-0, with changes."""
+    """Settings of the pod demo-worker-0.
+
+    Args:
+        home: its volume.
+        changes: to the settings; ``checkpoint_keep`` and the like are of the policy.
+    """
+    sections = {item.name: item.default for item in dataclasses.fields(PolicySections)}
+    sections["checkpoint"] = CheckpointPolicy(
+        bandwidth=0, every=10, persist_seconds=0.0, verify_replicas_every=0
+    )
+    for key in list(changes):
+        name, _, field = key.partition("_")
+        if field and name in sections:
+            changed = {field: changes.pop(key)}
+            sections[name] = dataclasses.replace(sections[name], **changed)
     plain = SidecarSettings(
         volume_path=home,
         job="demo",
@@ -55,16 +70,11 @@ def settings_of(home: pathlib.Path, **changes: object) -> SidecarSettings:
         min_nodes=1,
         max_nodes=1,
         masters=0,
-        checkpoint_path=None,
-        checkpoint_every=10,
-        checkpoint_keep=3,
-        persist_seconds=0.0,
         arena_bytes=64 << 20,
-        restarts=10,
-        window_seconds=60.0,
         auth="shared",
         token_home=home,
         controller_account="",
+        policy=PolicySections(**sections),
     )
     return dataclasses.replace(plain, **changes)
 
@@ -179,7 +189,7 @@ class Pod:
         """Variables of a training process in the pod."""
         return {
             names.ENV_HOME: str(self.settings.volume_path),
-            names.ENV_CHECKPOINT_EVERY: str(self.settings.checkpoint_every),
+            names.ENV_CHECKPOINT_EVERY: str(self.settings.policy.checkpoint.every),
             names.ENV_ROUND: str(round_),
             "RANK": str(rank),
             "LOCAL_RANK": "0",
@@ -244,6 +254,7 @@ def run(spec: dict[str, Any], port: str) -> None:
     warnings.simplefilter("error")
     for key in ("volume_path", "token_home"):
         spec[key] = pathlib.Path(spec[key]) if spec[key] else None
+    spec["policy"] = codec.decode(PolicySections, spec["policy"])
     settings = SidecarSettings(**spec)
     _log_into(settings.volume_path / LOG)
     asyncio.run(serve(settings, Told(settings.volume_path / "events"), int(port)))

@@ -21,6 +21,7 @@ from typing import Any
 
 from rover_kf.api import codec, names
 from rover_kf.api.status import CoordinatorStatus
+from tests.support.pods.sidecar_variables import sidecar_variables
 from tests.support.process_pool import warm_zygotes
 from tests.support.process_pool.fork_server import Forked, nursery
 from tests.support.waiting import eventually
@@ -73,29 +74,31 @@ class Pod:
         """Start (or start again) the sidecar."""
         self.home.mkdir(exist_ok=True)
         job = self.job
-        environment = os.environ | {
-            names.ENV_HOME: str(self.home),
-            names.ENV_JOB: "train",
-            names.ENV_NAMESPACE: "test",
-            names.ENV_POD_NAME: self.name,
-            names.ENV_POD_UID: f"uid-{self.index}",
-            names.ENV_POD_IP: f"{job.network}.{self.index + 1}",
-            names.ENV_REPLICA_TYPE: "worker",
-            names.ENV_REPLICA_INDEX: str(self.index),
-            names.ENV_COORDINATOR: f"{job.network}.1",
-            names.ENV_NODES: str(job.nodes),
-            names.ENV_MIN_NODES: str(job.min_nodes),
-            names.ENV_MAX_NODES: str(job.max_nodes),
-            names.ENV_SIZES: job.sizes,
-            names.ENV_ARENA_BYTES: str(64 << 20),
-            names.ENV_WINDOW_SECONDS: "1",
-            names.ENV_RESTARTS: str(job.restarts),
-            names.ENV_AUTH: "shared",
-            names.ENV_TOKEN_HOME: str(job.folder),
-            names.ENV_CHECKPOINT_PATH: str(job.folder / "storage"),
-            names.ENV_PERSIST_SECONDS: "1",
-            **{name: value.format(index=self.index) for name, value in job.policy.items()},
-        }
+        environment = os.environ | sidecar_variables(
+            {
+                names.ENV_HOME: str(self.home),
+                names.ENV_JOB: "train",
+                names.ENV_NAMESPACE: "test",
+                names.ENV_POD_NAME: self.name,
+                names.ENV_POD_UID: f"uid-{self.index}",
+                names.ENV_POD_IP: f"{job.network}.{self.index + 1}",
+                names.ENV_REPLICA_TYPE: "worker",
+                names.ENV_REPLICA_INDEX: str(self.index),
+                names.ENV_COORDINATOR: f"{job.network}.1",
+                names.ENV_NODES: str(job.nodes),
+                names.ENV_MIN_NODES: str(job.min_nodes),
+                names.ENV_MAX_NODES: str(job.max_nodes),
+                "scaling.sizes": job.sizes,
+                names.ENV_ARENA_BYTES: str(64 << 20),
+                "scaling.window": "1",
+                "failures.restarts": str(job.restarts),
+                names.ENV_AUTH: "shared",
+                names.ENV_TOKEN_HOME: str(job.folder),
+                "checkpoint.path": str(job.folder / "storage"),
+                "checkpoint.persist-seconds": "1",
+                **{name: value.format(index=self.index) for name, value in job.policy.items()},
+            }
+        )
         with (job.folder / f"{self.index}.sidecar.log").open("ab") as log:
             self.sidecar = nursery().start(("sidecar",), environment, errors=log.fileno())
 

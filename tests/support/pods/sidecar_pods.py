@@ -20,6 +20,7 @@ from rover_kf.api.status import Ack, CoordinatorStatus
 from rover_kf.errors import ClusterUnavailable
 from rover_kf.system.unix_http import UnixConnection
 from tests.support.pods.launcher_pods import network
+from tests.support.pods.sidecar_variables import sidecar_variables
 from tests.support.process_pool.fork_server import Forked, nursery
 from tests.support.waiting import eventually
 
@@ -35,7 +36,7 @@ class SidecarPod:
         address: where it listens.
         coordinator: address that it asks the coordinator at.
         uid: of the pod; another one's volume is another.
-        settings: of its sidecar, besides or in place of the usual ones.
+        settings: variables and policy keys of its sidecar, added to the usual ones.
         tls: how the test asks over TCP; None: by plain HTTP.
     """
 
@@ -75,12 +76,12 @@ class SidecarPod:
             names.ENV_MIN_NODES: "1",
             names.ENV_MAX_NODES: "4",
             names.ENV_ARENA_BYTES: str(1 << 20),
-            names.ENV_RESTARTS: "3",
+            "failures.restarts": "3",
             names.ENV_AUTH: "shared",
             names.ENV_TOKEN_HOME: str(self.folder),
         } | self.settings
         with self.log.open("ab") as log:
-            self.process = self.begin(os.environ | settings, log.fileno())
+            self.process = self.begin(os.environ | sidecar_variables(settings), log.fileno())
         return self
 
     def begin(

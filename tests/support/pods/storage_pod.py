@@ -37,8 +37,8 @@ class StoragePod:
             names.ENV_NODES: "1",
             names.ENV_MAX_NODES: "1",
             names.ENV_ARENA_BYTES: str(8 * size),
-            names.ENV_CHECKPOINT_PATH: str(storage),
-            names.ENV_PERSIST_SECONDS: "0",
+            "checkpoint.path": str(storage),
+            "checkpoint.persist-seconds": "0",
         }
         address = f"{place}.1"
         self._size = size

@@ -108,8 +108,8 @@ def test_a_job_of_a_cluster_takes_its_script_along(asked):
         for container in _worker(done.manifest)["template"]["spec"]["initContainers"]
         for item in container.get("env", ())
     }
-    assert environment["ROVER_CHECKPOINT_EVERY"] == "50"
-    assert environment["ROVER_CHECKPOINT_PATH"] == "/checkpoints"
+    checkpoint = json.loads(environment["ROVER_POLICY"])["checkpoint"]
+    assert (checkpoint["every"], checkpoint["path"]) == (50, "/checkpoints")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from rover_kf.api import names
 from rover_kf.api.faults.node_check_messages import CheckRequest, CheckResult
 from rover_kf.api.membership import Failure, Member
+from rover_kf.api.policy import PreflightPolicy
 from rover_kf.coordinator.fault_reports import FaultyNodes
 from rover_kf.coordinator.preflight import PreflightRunner
 from rover_kf.sidecar.event_log import EventLog
@@ -19,7 +20,9 @@ class Job:
 
     def __init__(self, mode):
         self.story, self.unfit, self.now = EventLog("train-worker-0"), FaultyNodes(), 100.0
-        self.preflights = PreflightRunner(mode, 5.0, self.story, self.unfit)
+        self.preflights = PreflightRunner(
+            PreflightPolicy(mode=mode, timeout=5.0), self.story, self.unfit
+        )
         self.slow = set()
 
     def come(self, *ranks, incarnation="a"):

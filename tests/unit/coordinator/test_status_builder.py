@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from rover_kf.api.policy import FailurePolicy
 from rover_kf.api.samples import StepReport, StepSample
 from rover_kf.coordinator.status_builder import job_phase
 from rover_kf.coordinator.telemetry import Telemetry
@@ -14,7 +15,9 @@ from tests.support.simulated.launchers import SimulatedJob
 def test_the_first_world_recovers_from_nothing():
     """It trains from the moment it stands, also while some ranks have told a step and others have
     not; only what comes after a failure is a recovery, until all have stepped again."""
-    job = SimulatedJob(RendezvousLimits(nodes=2, min_nodes=2, max_nodes=2, max_backoff=0.0), 2)
+    failures = FailurePolicy(max_backoff=0.0)
+    limits = RendezvousLimits(nodes=2, min_nodes=2, max_nodes=2, failures=failures)
+    job = SimulatedJob(limits, 2)
     told = Telemetry(10.0, started_at=0.0)
 
     def form() -> None:

@@ -21,6 +21,7 @@ from tests.support.jobs.job_manifests import (
     environment_of,
     make_job,
     pod_of,
+    policy_of,
     three_way_patch,
     trainer_of,
 )
@@ -59,9 +60,9 @@ def test_the_sidecar_is_told_everything_it_reads():
     )
     assert (found.nodes, found.min_nodes, found.max_nodes, found.masters) == (4, 3, 6, 1)
     assert (found.node_rank, found.is_coordinator) == (2, False)
-    assert (str(found.checkpoint_path), found.checkpoint_every) == ("/ckpt/run", 20)
-    assert (found.checkpoint_keep, found.persist_seconds, found.restarts) == (3, 60.0, 10)
-    assert (found.arena_bytes, found.window_seconds) == (512 << 20, 5.0)
+    assert (found.policy.checkpoint.path, found.policy.checkpoint.every) == ("/ckpt/run", 20)
+    assert found.policy.checkpoint.keep == 3
+    assert (found.arena_bytes, found.policy.scaling.window) == (512 << 20, 5.0)
     assert (found.auth, str(found.token_home)) == ("serviceaccount", "/var/run/rover")
     assert found.controller_account == "rover-kf-system:controller"
     assert str(found.volume_path) == "/rover"
@@ -73,7 +74,10 @@ def test_the_sidecar_knows_its_owner_and_whose_checkpoints_it_adopts():
     variables = environment_of(container_of(injected(job), names.SIDECAR_CONTAINER))
     variables |= {names.ENV_REPLICA_INDEX: "0", names.ENV_NAMESPACE: "team-b"}
     found = sidecar_settings.read(variables)
-    assert (found.owner, found.checkpoint_adopt_from) == (f"team-b/{found.job}", "team-a/train")
+    assert (found.owner, found.policy.checkpoint.adopt_from) == (
+        f"team-b/{found.job}",
+        "team-a/train",
+    )
 
 
 def test_the_sidecar_knows_which_checkpoints_to_spare():
@@ -86,10 +90,11 @@ def test_the_sidecar_knows_which_checkpoints_to_spare():
     assert found.retention_exceptions == RetentionExceptions(
         100, KeepBest("accuracy", highest=True, count=2)
     )
-    del variables[names.ENV_CHECKPOINT_KEEP_EVERY], variables[names.ENV_CHECKPOINT_KEEP_BEST]
+    del variables[names.ENV_POLICY]
     assert sidecar_settings.read(variables).retention_exceptions == RetentionExceptions()
-    with pytest.raises(errors.InputError, match=r"KEEP_BEST: 'x' is not of the form"):
-        sidecar_settings.read(variables | {names.ENV_CHECKPOINT_KEEP_BEST: "x"})
+    wrong = '{"checkpoint": {"keep_best": "x"}}'
+    with pytest.raises(errors.InputError, match=r"ROVER_POLICY: .*checkpoint\.keep-best is 'x'"):
+        sidecar_settings.read(variables | {names.ENV_POLICY: wrong})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_the_sidecar_knows_the_caps_on_its_network(rules, caps):
     )
     variables[names.ENV_REPLICA_INDEX] = "0"  # the pod's own label says so
     found = sidecar_settings.read(variables)
-    assert (found.checkpoint_bandwidth, found.checkpoint_replica_bandwidth) == caps
+    assert (found.policy.checkpoint.bandwidth, found.policy.checkpoint.replica_bandwidth) == caps
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,7 @@ def test_the_sidecar_knows_how_often_replicas_are_compared(rules, saves):
         container_of(injected(make_job(policy=rules)), names.SIDECAR_CONTAINER)
     )
     variables[names.ENV_REPLICA_INDEX] = "0"  # the pod's own label says so
-    assert sidecar_settings.read(variables).checkpoint_check_every == saves
+    assert sidecar_settings.read(variables).policy.checkpoint.verify_replicas_every == saves
 
 
 def test_without_a_master_the_first_worker_coordinates():
@@ -129,7 +134,7 @@ def test_without_a_master_the_first_worker_coordinates():
     variables = environment_of(container_of(injected(make_job()), names.SIDECAR_CONTAINER))
     assert variables[names.ENV_COORDINATOR] == "digits-worker-0"
     assert (variables[names.ENV_MIN_NODES], variables[names.ENV_MAX_NODES]) == ("2", "2")
-    assert names.ENV_CHECKPOINT_PATH not in variables
+    assert policy_of(variables).checkpoint.path is None
 
 
 def test_a_generated_name_is_read_from_the_pod():
@@ -418,7 +423,7 @@ def test_a_checkpoint_path_without_mount_is_for_embedded_runs():
         injected(job)
     done = injected(job, allow_unmounted=True)
     sidecar = container_of(done, names.SIDECAR_CONTAINER)
-    assert environment_of(sidecar)[names.ENV_CHECKPOINT_PATH] == "/somewhere"
+    assert policy_of(environment_of(sidecar)).checkpoint.path == "/somewhere"
     assert len(sidecar["volumeMounts"]) == 2
 
 
@@ -430,8 +435,8 @@ def test_a_bucket_needs_no_mount_and_its_secret_is_the_sidecars_alone(path):
     done = injected(job)
     sidecar = container_of(done, names.SIDECAR_CONTAINER)
     found = environment_of(sidecar)
-    assert found[names.ENV_CHECKPOINT_PATH] == path
-    assert found[names.ENV_CHECKPOINT_BANDWIDTH] == str(1 << 30)
+    assert policy_of(found).checkpoint.path == path
+    assert policy_of(found).checkpoint.bandwidth == 1 << 30
     assert sidecar["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
     assert json.dumps(done).count("secretRef") == 1
     mount = {"name": names.KEY_VOLUME, "mountPath": names.KEY_HOME, "readOnly": True}

@@ -20,8 +20,8 @@ import pytest
 
 import rover_kf
 from rover_kf.api import names
+from rover_kf.api.policy import policy_fields
 from rover_kf.cli.main import cli
-from rover_kf.injection.policy.rover_policy import RoverPolicy
 
 ROOT = pathlib.Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -120,11 +120,7 @@ def _parse(command, words):
 
 def test_every_key_of_the_policy_that_is_named_is_one():
     """With the prefix, wherever it stands."""
-    known = {
-        f"{section}.{key.replace('_', '-')}"
-        for section, part in RoverPolicy.model_fields.items()
-        for key in type(part.default).model_fields
-    }
+    known = policy_fields()
     pattern = re.compile(rf"{re.escape(names.PREFIX)}([a-z]+\.[a-z-]*[a-z])")
     found = {(_name(page), key) for page in PAGES for key in pattern.findall(page.read_text())}
     assert [one for one in found if one[1] not in known] == []

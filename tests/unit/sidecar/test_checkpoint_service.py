@@ -106,7 +106,9 @@ def test_an_older_step_is_verified_when_it_is_wanted(tmp_path):
 def test_flush_makes_the_newest_step_durable(tmp_path):
     """Whatever the pace of persists; a second flush has nothing to do."""
     storage = tmp_path / "pvc"
-    with checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,):
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage, checkpoint_persist_seconds=3600.0) as (
+        pod,
+    ):
         trainer = Trainer(pod)
         assert trainer.flush() == Ack(reason="nothing was saved")
         for steps in ((0,), (1, 2, 3)):
@@ -181,7 +183,7 @@ def test_a_rank_that_writes_again_before_the_commit_spoils_nothing(tmp_path):
     def is_written(content: bytes) -> bool:
         return any(content in file.read_bytes() for file in files())
 
-    pods = checkpoint_pod.pods(tmp_path, 2, storage=storage, persist_seconds=3600.0)
+    pods = checkpoint_pod.pods(tmp_path, 2, storage=storage, checkpoint_persist_seconds=3600.0)
     with pods as (first, second), concurrent.futures.ThreadPoolExecutor() as pool:
         ranks = Trainer(second, 0, 2), Trainer(first, 1, 2)
         flushes = []
@@ -212,7 +214,9 @@ def test_flush_outlasts_a_storage_that_refuses(tmp_path):
     storage = tmp_path / "pvc"
     storage.write_text("in the way")
     with (
-        checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,),
+        checkpoint_pod.pods(tmp_path, 1, storage=storage, checkpoint_persist_seconds=3600.0) as (
+            pod,
+        ),
         concurrent.futures.ThreadPoolExecutor() as pool,
     ):
         trainer = Trainer(pod)
@@ -233,7 +237,10 @@ def test_flush_outlasts_a_storage_that_refuses(tmp_path):
 def test_a_restored_step_that_is_not_durable_is_persisted_by_the_new_rank_0(tmp_path):
     """Rank 0's pod dies before it persisted; the survivor becomes rank 0 and flushes the step."""
     storage = tmp_path / "pvc"
-    with checkpoint_pod.pods(tmp_path, 2, storage=storage, persist_seconds=0.0) as (first, second):
+    with checkpoint_pod.pods(tmp_path, 2, storage=storage, checkpoint_persist_seconds=0.0) as (
+        first,
+        second,
+    ):
         trainers = [Trainer(first, 0, 2), Trainer(second, 1, 2)]
         trainers[1].save(7, _state(b"state"))
         survivor = Trainer(second, 0, 1)
@@ -246,7 +253,11 @@ def test_a_restored_step_that_is_not_durable_is_persisted_by_the_new_rank_0(tmp_
 def test_steps_that_stay_for_good_are_persisted_whatever_the_pace(tmp_path):
     """The pace would allow one in an hour: of the others the first alone comes to storage."""
     storage = tmp_path / "pvc"
-    given = {"persist_seconds": 3600.0, "checkpoint_keep": 1, "checkpoint_keep_every": 100}
+    given = {
+        "checkpoint_persist_seconds": 3600.0,
+        "checkpoint_keep": 1,
+        "checkpoint_keep_every": 100,
+    }
     with checkpoint_pod.pods(tmp_path, 1, storage=storage, **given) as (pod,):
         trainer = Trainer(pod)
         for step in (50, 100, 150, 200, 250):
@@ -259,7 +270,9 @@ def test_steps_that_stay_for_good_are_persisted_whatever_the_pace(tmp_path):
 def test_what_a_failure_left_in_memory_alone_is_persisted_at_once(tmp_path):
     """The pace would allow it in an hour; once it is durable, another restart writes nothing."""
     storage = tmp_path / "pvc"
-    with checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,):
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage, checkpoint_persist_seconds=3600.0) as (
+        pod,
+    ):
         trainer = Trainer(pod)
         assert trainer.restore(1).step is None
         folders = storage / "demo"
@@ -315,7 +328,9 @@ def test_persists_go_on_after_what_nobody_foresaw(tmp_path):
 
 def test_a_slot_that_cannot_be_read_is_told(tmp_path):
     """Training goes on and would end with nothing on storage: a Warning says why."""
-    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc", persist_seconds=0.0) as (pod,):
+    with checkpoint_pod.pods(
+        tmp_path, 1, storage=tmp_path / "pvc", checkpoint_persist_seconds=0.0
+    ) as (pod,):
         Trainer(pod).save(1, b"no snapshot")
         warned = functools.partial(pod.told, names.EVENT_CHECKPOINT_WARNING)
         eventually(warned, what="a Warning")
@@ -325,7 +340,7 @@ def test_a_slot_that_cannot_be_read_is_told(tmp_path):
 def test_what_a_process_takes_up_is_persisted_once_it_had_time_to(tmp_path):
     """Both at once keep the job waiting longer: a second a GiB, at the least, lies between."""
     storage = tmp_path / "pvc"
-    given = {"persist_seconds": 3600.0, "arena_bytes": 600 << 20}
+    given = {"checkpoint_persist_seconds": 3600.0, "arena_bytes": 600 << 20}
     with checkpoint_pod.pods(tmp_path, 1, storage=storage, **given) as (pod,):
         trainer = Trainer(pod)
         assert trainer.restore(1).step is None

@@ -276,7 +276,7 @@ def test_copies_are_given_up_where_the_next_restore_does_without(tmp_path):
     given = {
         "arena_bytes": int(len(four.bytes_of(5, 1, 0)) * 3.2),
         "storage": tmp_path / "pvc",
-        "persist_seconds": 3600.0,
+        "checkpoint_persist_seconds": 3600.0,
     }
     with checkpoint_pod.pods(tmp_path, 4, **given) as pods:
         trainers = _saved(pods, 4)

@@ -36,7 +36,7 @@ with Checkpointer() as checkpointer:
 def folder(tmp_path_factory) -> pathlib.Path:
     """What is on storage after two ranks saved step 7."""
     root = tmp_path_factory.mktemp("format")
-    with checkpoint_pod.pods(root, 2, storage=root / "pvc", persist_seconds=0.0) as two:
+    with checkpoint_pod.pods(root, 2, storage=root / "pvc", checkpoint_persist_seconds=0.0) as two:
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-c", TRAIN],

@@ -14,6 +14,7 @@ from rover_kf.api import names
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.object_store import ObjectStorage
+from tests.support.pods.sidecar_variables import sidecar_variables
 
 WITHOUT_CLIENT = """
 import runpy, sys
@@ -40,23 +41,25 @@ def test_a_path_is_a_folder(tmp_path):
 
 def test_a_sidecar_without_the_client_says_what_to_install(tmp_path):
     """At its start, in one line, with the exit code of a wrong input."""
-    environment = os.environ | {
-        names.ENV_HOME: str(tmp_path),
-        names.ENV_JOB: "demo",
-        names.ENV_NAMESPACE: "default",
-        names.ENV_POD_NAME: "demo-worker-0",
-        names.ENV_POD_UID: "uid",
-        names.ENV_POD_IP: "127.0.0.1",
-        names.ENV_REPLICA_TYPE: "worker",
-        names.ENV_REPLICA_INDEX: "0",
-        names.ENV_COORDINATOR: "demo-worker-0",
-        names.ENV_NODES: "1",
-        names.ENV_MIN_NODES: "1",
-        names.ENV_MAX_NODES: "1",
-        names.ENV_ARENA_BYTES: "1000000",
-        names.ENV_AUTH: "shared",
-        names.ENV_CHECKPOINT_PATH: "s3://bucket/x",
-    }
+    environment = os.environ | sidecar_variables(
+        {
+            names.ENV_HOME: str(tmp_path),
+            names.ENV_JOB: "demo",
+            names.ENV_NAMESPACE: "default",
+            names.ENV_POD_NAME: "demo-worker-0",
+            names.ENV_POD_UID: "uid",
+            names.ENV_POD_IP: "127.0.0.1",
+            names.ENV_REPLICA_TYPE: "worker",
+            names.ENV_REPLICA_INDEX: "0",
+            names.ENV_COORDINATOR: "demo-worker-0",
+            names.ENV_NODES: "1",
+            names.ENV_MIN_NODES: "1",
+            names.ENV_MAX_NODES: "1",
+            names.ENV_ARENA_BYTES: "1000000",
+            names.ENV_AUTH: "shared",
+            "checkpoint.path": "s3://bucket/x",
+        }
+    )
     command = [sys.executable, "-c", WITHOUT_CLIENT]
     ended = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=60, check=False

@@ -45,7 +45,7 @@ from tests.support.waiting import eventually
 
 
 def _stored(settings: SidecarSettings) -> Storage | None:
-    path = settings.checkpoint_path
+    path = settings.policy.checkpoint.path
     return open_storage(path, settings.job) if path else None
 
 
@@ -557,7 +557,7 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
     A step is named for persisting once all have it, the next one not before the pace allows."""
 
     async def scene() -> None:
-        changes = {"checkpoint_path": str(tmp_path / "pvc"), "persist_seconds": 3600.0}
+        changes = {"checkpoint_path": str(tmp_path / "pvc"), "checkpoint_persist_seconds": 3600.0}
         async with Coordinator(tmp_path, **changes) as coordinator:
             commits, named = coordinator.commits, []
             for step in (10, 20):
@@ -625,7 +625,7 @@ def test_a_restarted_coordinator_names_under_numbers_that_nobody_knows(tmp_path)
     """A sidecar that knows the number of the life before must hear of the first step of this."""
 
     async def scene() -> int:
-        async with Coordinator(tmp_path, persist_seconds=0.0) as coordinator:
+        async with Coordinator(tmp_path, checkpoint_persist_seconds=0.0) as coordinator:
             sealed = SlotSealed(
                 local_rank=0,
                 rank=0,

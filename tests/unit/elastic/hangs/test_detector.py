@@ -9,9 +9,9 @@ import pytest
 from rover_kf.api.faults import hang_reports as at
 from rover_kf.api.faults.hang_reports import RankStack, StackReport
 from rover_kf.api.membership import Member, Round
+from rover_kf.api.policy import HangPolicy
 from rover_kf.api.samples import StepReport, StepSample
 from rover_kf.elastic.hangs import monitor
-from rover_kf.elastic.hangs.detector import HangLimits
 from rover_kf.elastic.hangs.monitor import (
     HangAction,
     HangDetected,
@@ -20,7 +20,7 @@ from rover_kf.elastic.hangs.monitor import (
     RequestStacks,
 )
 
-LIMITS = HangLimits(action="restart", min_seconds=300, pause_min_seconds=1800, factor=10)
+LIMITS = HangPolicy(action="restart", min_seconds=300, pause_min_seconds=1800, factor=10)
 PODS = tuple(Member(f"job-worker-{index}", f"i{index}", index, 1) for index in range(2))
 
 WAITING = """Thread 0x00007f01 (most recent call first):
@@ -40,7 +40,7 @@ READING = """Thread 0x00007f03 (most recent call first):
 class World:
     """Two ranks and a watch, a second at a time."""
 
-    def __init__(self, limits: HangLimits = LIMITS) -> None:
+    def __init__(self, limits: HangPolicy = LIMITS) -> None:
         self.now = 1000.0
         self.watch = HangMonitor(limits)
         self.number = 0
@@ -196,10 +196,10 @@ def test_a_stream_that_brings_nothing_is_no_hang():
 
 def test_off_and_report():
     """The policy's word goes."""
-    world = World(HangLimits(action="off"))
+    world = World(HangPolicy(action="off"))
     world.train(1, 3)
     assert world.wait(5000) == []
-    world = World(HangLimits(action="report"))
+    world = World(HangPolicy(action="report"))
     world.train(1, 3)
     assert world.wait(300) == [RequestStacks()]
     (found,) = world.wait(5)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from rover_kf.api import names
+from rover_kf.api.policy import FailurePolicy
 from rover_kf.elastic.rendezvous.effects import EmitEvent, truncate
 from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 from rover_kf.elastic.rendezvous.restart_budget import RestartLimiter
@@ -28,7 +29,9 @@ def test_who_failed_and_the_error_are_kept():
 def test_a_delayed_restart_says_what_went_wrong():
     """The error itself, not the frames that led to it."""
     world = World(
-        RendezvousLimits(nodes=1, min_nodes=1, max_nodes=1, restarts=100, max_backoff=5.0)
+        RendezvousLimits(
+            nodes=1, min_nodes=1, max_nodes=1, failures=FailurePolicy(restarts=100, max_backoff=5.0)
+        )
     )
     restarts = RestartLimiter(world)
     for number in (1, 2):

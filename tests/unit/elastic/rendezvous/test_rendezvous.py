@@ -9,6 +9,7 @@ import pytest
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.membership import Failure, FinishRequest, JoinReply, JoinRequest, WatchRequest
+from rover_kf.api.policy import FailurePolicy
 from rover_kf.elastic.rendezvous import persisted_state
 from rover_kf.elastic.rendezvous.effects import (
     Effect,
@@ -30,8 +31,7 @@ def make(
         min_nodes=min_nodes,
         max_nodes=4,
         sizes=sizes,
-        restarts=restarts,
-        max_backoff=0.0,
+        failures=FailurePolicy(restarts=restarts, max_backoff=0.0),
     )
     return SimulatedJob(limits, 4)
 

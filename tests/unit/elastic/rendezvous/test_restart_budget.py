@@ -12,6 +12,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.coordinator_state import RendezvousState
 from rover_kf.api.faults import failure_kinds
+from rover_kf.api.policy import FailurePolicy
 from rover_kf.elastic.failures import processes
 from rover_kf.elastic.rendezvous import persisted_state
 from rover_kf.elastic.rendezvous.effects import Effect, EmitEvent
@@ -19,7 +20,8 @@ from rover_kf.elastic.rendezvous.rendezvous_limits import RendezvousLimits
 from rover_kf.elastic.rendezvous.restart_budget import RestartBudget
 from tests.support.simulated.launchers import SimulatedJob
 
-LIMITS = RendezvousLimits(nodes=2, min_nodes=2, max_nodes=2, restarts=100, max_backoff=5.0)
+FAILURES = FailurePolicy(restarts=100, max_backoff=5.0)
+LIMITS = RendezvousLimits(nodes=2, min_nodes=2, max_nodes=2, failures=FAILURES)
 
 
 class Noted(SimulatedJob):
@@ -96,7 +98,8 @@ def test_every_kind_that_spends_can_be_named():
 
 def test_a_kind_ends_the_job():
     """The third disk that is full is one too many, whatever else may still be spent."""
-    job = Noted(dataclasses.replace(LIMITS, restarts_by_kind=(("disk_full", 2),), max_backoff=0.0))
+    failures = FailurePolicy(restarts=100, restarts_by_kind="disk_full:2", max_backoff=0.0)
+    job = Noted(dataclasses.replace(LIMITS, failures=failures))
     job.run(1)
     for kind in ("disk_full", "crashed", "disk_full", "crashed", "crashed"):
         job.fail(kind)
@@ -183,7 +186,7 @@ def test_what_an_older_coordinator_kept_is_read():
     kept = codec.loads(
         RendezvousState, b'{"number":4,"expected":2,"spent_rounds":[1,3],"failures":2}'
     )
-    job = Noted(dataclasses.replace(LIMITS, restarts=1))
+    job = Noted(dataclasses.replace(LIMITS, failures=FailurePolicy(restarts=1, max_backoff=5.0)))
     job.apply(persisted_state.restore(job.rendezvous, kept, job.now, is_running=False))
     restarts = job.rendezvous.failure_policy.restart_limiter
     assert (restarts.budget.spent, restarts.streak.length) == ({1: "", 3: ""}, 0)

@@ -4,12 +4,90 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pathlib
+
 import pytest
 
 from rover_kf import errors
-from rover_kf.api import names
-from rover_kf.injection.policy import rover_policy
+from rover_kf.api import names, policy
+from rover_kf.injection import sidecar_container
+from rover_kf.injection.adapters import PYTORCH
+from rover_kf.injection.injection_plan import plan_replicas
 from rover_kf.injection.policy.rover_policy import RoverPolicy
+from rover_kf.injection.settings import InjectionSettings
+from rover_kf.sidecar import settings as sidecar_settings
+from tests.support.jobs.job_manifests import make_job
+
+STATED = {
+    "checkpoint.path": "/ckpt/run",
+    "checkpoint.secret": "bucket-key",
+    "checkpoint.bandwidth": "100Mi",
+    "checkpoint.storage-bandwidth": "200Mi",
+    "checkpoint.replica-bandwidth": "50Mi",
+    "checkpoint.peer-copy": "on",
+    "checkpoint.shards": "/shards",
+    "checkpoint.every": "20",
+    "checkpoint.keep": "1",
+    "checkpoint.keep-every": "1000",
+    "checkpoint.keep-best": "val/loss:min:2",
+    "checkpoint.adopt-from": "team-a/train",
+    "checkpoint.persist-seconds": "0",
+    "checkpoint.persist-steps": "200",
+    "checkpoint.verify-replicas-every": "4",
+    "checkpoint.arena": "2Gi",
+    "scaling.mode": "auto",
+    "scaling.min": "2",
+    "scaling.max": "8",
+    "scaling.sizes": "8,2, 4",
+    "scaling.ps-max": "4",
+    "scaling.window": "2m",
+    "scaling.cooldown": "10s",
+    "scaling.value-of-time": "0",
+    "scaling.deadline": "6h",
+    "scaling.weight": "3",
+    "memory.max": "64Gi",
+    "cpu.max": "7500m",
+    "failures.restarts": "0",
+    "failures.restarts-by-kind": "disk_full:3,crashed:0",
+    "failures.max-backoff": "2m",
+    "failures.node-grace": "30s",
+    "failures.node-avoid": "1h",
+    "failures.suspend-after": "1h",
+    "hang.action": "report",
+    "hang.min-seconds": "10m",
+    "hang.pause-min-seconds": "2h",
+    "hang.factor": "2.5",
+    "preflight.mode": "exclude",
+    "preflight.timeout": "5s",
+    "straggler.action": "replace",
+    "straggler.min-seconds": "20m",
+    "straggler.replacements": "3",
+    "nodes.cordon": "on",
+    "launch.lease": "2m",
+    "launch.on-lease-expired": "delete",
+    "tls.secret": "sidecars",
+    "tls.authorities": "bundle",
+}
+"""Each key with a value that is not its default."""
+PAGE = pathlib.Path(__file__).parents[4] / "docs" / "policy.md"
+
+
+VARIABLES = {
+    names.ENV_JOB: "demo",
+    names.ENV_NAMESPACE: "default",
+    names.ENV_POD_NAME: "demo-worker-0",
+    names.ENV_POD_UID: "uid",
+    names.ENV_POD_IP: "127.0.0.1",
+    names.ENV_REPLICA_TYPE: "worker",
+    names.ENV_REPLICA_INDEX: "0",
+    names.ENV_COORDINATOR: "demo-worker-0",
+    names.ENV_NODES: "1",
+    names.ENV_MIN_NODES: "1",
+    names.ENV_MAX_NODES: "1",
+    names.ENV_ARENA_BYTES: "1000000",
+}
+"""What a sidecar needs besides the policy."""
 
 
 def read(*, defaults=None, **stated):
@@ -29,59 +107,9 @@ def test_defaults():
 
 def test_every_key_is_read():
     """Each annotation reaches its field with its unit."""
-    stated = {
-        "checkpoint.path": "/ckpt/run",
-        "checkpoint.secret": "bucket-key",
-        "checkpoint.bandwidth": "100Mi",
-        "checkpoint.storage-bandwidth": "200Mi",
-        "checkpoint.replica-bandwidth": "50Mi",
-        "checkpoint.peer-copy": "on",
-        "checkpoint.shards": "/shards",
-        "checkpoint.every": "20",
-        "checkpoint.keep": "1",
-        "checkpoint.keep-every": "1000",
-        "checkpoint.keep-best": "val/loss:min:2",
-        "checkpoint.adopt-from": "team-a/train",
-        "checkpoint.persist-seconds": "0",
-        "checkpoint.persist-steps": "200",
-        "checkpoint.verify-replicas-every": "4",
-        "checkpoint.arena": "2Gi",
-        "scaling.mode": "auto",
-        "scaling.min": "2",
-        "scaling.max": "8",
-        "scaling.sizes": "8,2, 4",
-        "scaling.ps-max": "4",
-        "scaling.window": "2m",
-        "scaling.cooldown": "10s",
-        "scaling.value-of-time": "0",
-        "scaling.deadline": "6h",
-        "scaling.weight": "3",
-        "memory.max": "64Gi",
-        "cpu.max": "7500m",
-        "failures.restarts": "0",
-        "failures.restarts-by-kind": "disk_full:3,crashed:0",
-        "failures.max-backoff": "2m",
-        "failures.node-grace": "30s",
-        "failures.node-avoid": "1h",
-        "failures.suspend-after": "1h",
-        "hang.action": "report",
-        "hang.min-seconds": "10m",
-        "hang.pause-min-seconds": "2h",
-        "hang.factor": "2.5",
-        "preflight.mode": "exclude",
-        "preflight.timeout": "5s",
-        "straggler.action": "replace",
-        "straggler.min-seconds": "10m",
-        "straggler.replacements": "3",
-        "nodes.cordon": "on",
-        "launch.lease": "2m",
-        "launch.on-lease-expired": "delete",
-        "tls.secret": "sidecars",
-        "tls.authorities": "bundle",
-    }
-    assert sorted(stated) == sorted(rover_policy.keys())
-    found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in stated.items()})
-    assert found.checkpoint.model_dump() == {
+    assert sorted(STATED) == sorted(policy.policy_fields())
+    found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in STATED.items()})
+    assert dataclasses.asdict(found.checkpoint) == {
         "path": "/ckpt/run",
         "secret": "bucket-key",
         "bandwidth": 100 << 20,
@@ -99,7 +127,7 @@ def test_every_key_is_read():
         "verify_replicas_every": 4,
         "arena": 2 << 30,
     }
-    assert found.scaling.model_dump() == {
+    assert dataclasses.asdict(found.scaling) == {
         "mode": "auto",
         "min": 2,
         "max": 8,
@@ -116,16 +144,47 @@ def test_every_key_is_read():
     assert found.failures.restarts_by_kind == "disk_full:3,crashed:0"
     assert found.failures.max_backoff == 120
     assert found.failures.node_grace == 30.0
-    assert found.hang.model_dump() == {
+    assert dataclasses.asdict(found.hang) == {
         "action": "report",
         "min_seconds": 600.0,
         "pause_min_seconds": 7200.0,
         "factor": 2.5,
     }
     assert (found.launch.lease, found.launch.on_lease_expired) == (120.0, "delete")
-    assert found.tls.model_dump() == {"secret": "sidecars", "authorities": "bundle"}
+    assert dataclasses.asdict(found.tls) == {"secret": "sidecars", "authorities": "bundle"}
     again = RoverPolicy.from_annotations(found.to_annotations())
     assert again == found
+
+
+@pytest.mark.parametrize("key", sorted(policy.policy_fields()))
+def test_one_definition_reaches_docs_and_sidecar(key):
+    """A field alone makes the annotation, its line in the docs and the sidecar's value."""
+    field = policy.policy_fields()[key]
+    help_text = field.metadata["rule"].help
+    assert f"| `{names.PREFIX}{key}` | {help_text} |" in PAGE.read_text()
+    stated = {key: STATED[key], **({"tls.secret": "x"} if key == "tls.authorities" else {})}
+    found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in stated.items()})
+    plan, *_ = plan_replicas(make_job(), PYTORCH, found, InjectionSettings("sidecar:1"))
+    (variable,) = [
+        item["value"]
+        for item in sidecar_container.environment(plan)
+        if item["name"] == names.ENV_POLICY
+    ]
+    told = sidecar_settings.read(VARIABLES | {names.ENV_POLICY: variable}).policy
+    assert dataclasses.asdict(told) == dataclasses.asdict(found)
+    section = getattr(told, key.split(".")[0])
+    assert getattr(section, field.name) != field.default
+
+
+def test_a_sidecar_without_the_variable_has_the_defaults():
+    """They are stated once; a variable that states some values leaves the others."""
+    assert sidecar_settings.read(VARIABLES).policy == policy.PolicySections()
+    some = sidecar_settings.read(VARIABLES | {names.ENV_POLICY: '{"hang": {"factor": 3}}'}).policy
+    assert some == policy.PolicySections(hang=policy.HangPolicy(factor=3.0))
+    with pytest.raises(errors.InputError, match=r"ROVER_POLICY: .*hang\.factor is 0"):
+        sidecar_settings.read(VARIABLES | {names.ENV_POLICY: '{"hang": {"factor": 0}}'})
+    with pytest.raises(errors.InputError, match=r"ROVER_POLICY: PolicySections\.hang\.factor"):
+        sidecar_settings.read(VARIABLES | {names.ENV_POLICY: '{"hang": {"factor": "x"}}'})
 
 
 @pytest.mark.parametrize(
@@ -216,7 +275,7 @@ def test_contradictions_are_refused():
     with pytest.raises(errors.PolicyError, match=r"scaling\.sizes is 9.*1 to 8"):
         read(scaling__sizes="1,9", scaling__max="8")
     with pytest.raises(errors.PolicyError, match=r"scaling\.min is 4"):
-        rover_policy.ScalingPolicy(min=4, max=2)
+        policy.ScalingPolicy(min=4, max=2)
 
 
 def test_a_value_that_is_no_text_is_refused():
@@ -241,9 +300,9 @@ def test_annotations_of_others_are_ignored():
 
 
 def test_a_policy_does_not_change():
-    """The models are frozen and take no unknown field."""
+    """The sections are frozen and take no unknown field."""
     found = read()
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(dataclasses.FrozenInstanceError):
         found.checkpoint.every = 3
-    with pytest.raises(ValueError, match="extra"):
-        rover_policy.CheckpointPolicy(evry=3)
+    with pytest.raises(TypeError, match="evry"):
+        policy.CheckpointPolicy(evry=3)

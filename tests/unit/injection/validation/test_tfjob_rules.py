@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import pathlib
 
@@ -79,14 +80,14 @@ def test_a_chief_is_the_world_and_servers_are_worlds_of_their_own():
     job = injected(make_tfjob(counts, {"checkpoint.path": "/ckpt/digits"}))
     chief = settings_of(job, "Chief", 0)
     assert (chief.is_coordinator, chief.nodes, chief.min_nodes, chief.max_nodes) == (True, 1, 1, 1)
-    assert chief.checkpoint_path == "/ckpt/digits"
+    assert chief.policy.checkpoint.path == "/ckpt/digits"
     assert chief.arena_bytes == 512 << 20
     for kind in SERVERS:
         for index in range(counts[kind]):
             alone = settings_of(job, kind, index)
             assert alone.is_coordinator
             assert (alone.nodes, alone.max_nodes) == (1, 1)
-            assert (alone.checkpoint_path, alone.arena_bytes) == (None, 1 << 20)
+            assert (alone.policy.checkpoint.path, alone.arena_bytes) == (None, 1 << 20)
             assert other_pods(alone) == []
         _, sidecar, _ = parts_of(job, kind)
         assert "/ckpt" not in [mount["mountPath"] for mount in sidecar["volumeMounts"]]
@@ -419,7 +420,9 @@ def test_a_job_with_servers_may_be_given_more_of_all(policy):
     assert job["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2
     plain = injected(make_tfjob(counts))
     for kind in counts:
-        assert settings_of(job, kind, 0) == settings_of(plain, kind, 0)
+        found, usual = settings_of(job, kind, 0), settings_of(plain, kind, 0)
+        assert found.limits(1) == usual.limits(1)
+        assert dataclasses.replace(found, policy=usual.policy) == usual
 
 
 def test_servers_are_wished_for_where_there_can_be_any():

@@ -60,7 +60,7 @@ def _restore(
 def test_a_rank_that_holds_a_part_is_not_taken_for_one_that_holds_all(tmp_path, stored):
     """Saved by DDP, restored in halves, and a pod is lost before the next save."""
     storage = tmp_path / "pvc" if stored else None
-    with checkpoint_pod.pods(tmp_path, 2, storage=storage, persist_seconds=0.0) as both:
+    with checkpoint_pod.pods(tmp_path, 2, storage=storage, checkpoint_persist_seconds=0.0) as both:
         trainers = [Trainer(pod, rank, 2) for rank, pod in enumerate(both)]
         for trainer in trainers:
             trainer.save(7, _snapshot(CONTENT))
@@ -97,7 +97,9 @@ def test_a_world_of_one_gives_each_rank_its_part(tmp_path):
 def test_what_goes_to_storage_is_what_this_world_goes_on_from(tmp_path):
     """From two ranks to three and back, nothing saved meanwhile: slots hold both worlds' parts."""
     storage = tmp_path / "pvc"
-    with checkpoint_pod.pods(tmp_path, 3, storage=storage, persist_seconds=3600.0) as pods:
+    with checkpoint_pod.pods(
+        tmp_path, 3, storage=storage, checkpoint_persist_seconds=3600.0
+    ) as pods:
         two, three = [
             [Trainer(pod, rank, world) for rank, pod in enumerate(pods[:world])] for world in (2, 3)
         ]

@@ -65,7 +65,7 @@ def test_what_is_held_stays_and_the_rest_goes(tmp_path):
     """Two newest in memory, on storage the last two and those that 40 divides. A folder goes at the
     second look that finds it nowhere; the next program goes on with that, and what a killed save
     has left goes, too, beside a step of the same number that is held."""
-    policy = {"checkpoint_keep": 2, "checkpoint_keep_every": 40, "persist_seconds": 0.0}
+    policy = {"checkpoint_keep": 2, "checkpoint_keep_every": 40, "checkpoint_persist_seconds": 0.0}
     root, storage = tmp_path / "shards", tmp_path / "storage"
     with checkpoint_pod.pods(tmp_path, 1, storage=storage, **policy) as (pod,):
         chief = Chief(pod, root, 1)
@@ -97,7 +97,9 @@ def test_what_is_held_stays_and_the_rest_goes(tmp_path):
 def test_what_is_being_persisted_stays(tmp_path):
     """No memory holds it any more, and its checkpoint on storage is not finished."""
     storage = tmp_path / "storage"
-    with checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,):
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage, checkpoint_persist_seconds=3600.0) as (
+        pod,
+    ):
         chief = Chief(pod, tmp_path / "shards", 1)
         chief.save(10)
         assert chief.saver.wait(10)
