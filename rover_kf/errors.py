@@ -74,7 +74,7 @@ class ManifestError(InputError):
     """A manifest that cannot be used, with the place and what would be allowed.
 
     Args:
-        key: dotted path inside the manifest, e.g. ``spec.pytorchReplicaSpecs``.
+        key: dotted path inside the manifest, e.g. ``spec.runPolicy``.
         value: what stands there (``None`` if nothing does).
         allowed: one phrase saying what may stand there.
         source: file or object that it came from.

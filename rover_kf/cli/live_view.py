@@ -23,8 +23,8 @@ from rover_kf import errors
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.cli import job_tables
 from rover_kf.client import RoverClient
-from rover_kf.client.manifests import KINDS
 from rover_kf.client.results import CurrentRecords
+from rover_kf.job_kinds.registry import job_kinds
 from rover_kf.report import page
 from rover_kf.report.page import JobRow, LiveOptions
 
@@ -114,7 +114,8 @@ class LiveViewPages:
 
 
 def _is_key(namespace: str, kind: str, name: str) -> bool:
-    return kind in KINDS and all(_NAME.fullmatch(one) for one in (namespace, name))
+    known = (job_kind.kind for job_kind in job_kinds())
+    return kind in known and all(_NAME.fullmatch(one) for one in (namespace, name))
 
 
 PageHandler = Callable[[str, str], PageResponse]

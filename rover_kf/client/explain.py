@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.faults.limit_raises import CpuLimitRaises, MemoryLimitRaises
 from rover_kf.api.jobs import JobKey, ObservedJob
@@ -174,8 +173,6 @@ def _raised_limits(
 
 
 def _ps_forecasts(history: HistoryStore, job: ObservedJob) -> tuple[SetupForecast, ...]:
-    if job.key.kind != names.TFJOB:
-        return ()
     try:
         read = job_signature.from_manifest(job.manifest, source=str(job.key))
         if read.setup is None:

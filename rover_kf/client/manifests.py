@@ -19,20 +19,12 @@ from typing import Any
 import yaml
 
 from rover_kf import errors
-from rover_kf.api import names
 from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import JobKey, Manifest
 from rover_kf.injection import keyed_lists, patch_diff
-from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.limits import manifest_memory
-
-_KINDS_BY_WORD = {
-    "": names.PYTORCHJOB,
-    "pytorchjob": names.PYTORCHJOB,
-    names.PYTORCHJOBS: names.PYTORCHJOB,
-    "tfjob": names.TFJOB,
-    names.TFJOBS: names.TFJOB,
-}
+from rover_kf.job_kinds import registry
+from rover_kf.job_kinds.registry import kind_of
 
 
 def parse_name(namespace: str, text: str) -> JobKey:
@@ -41,11 +33,13 @@ def parse_name(namespace: str, text: str) -> JobKey:
     Raises:
         InputError: there is no such kind.
     """
-    kind, _, name = text.rpartition("/")
-    if kind.lower() not in _KINDS_BY_WORD or not name:
-        message = f"{text!r} calls no job; give NAME, pytorchjob/NAME or tfjob/NAME"
-        raise errors.InputError(message)
-    return JobKey(namespace, name, _KINDS_BY_WORD[kind.lower()])
+    word, _, name = text.rpartition("/")
+    kinds = registry.job_kinds()
+    called = [kind for kind in kinds if word.lower() in (kind.kind.lower(), kind.plural)]
+    if not name or (word and not called):
+        known = " or ".join(f"{kind.kind.lower()}/NAME" for kind in kinds)
+        raise errors.InputError(f"{text!r} calls no job; give NAME, {known}")
+    return JobKey(namespace, name, called[0].kind if word else kinds[0].kind)
 
 
 def to_key(key: JobKey | str) -> JobKey:
@@ -59,10 +53,9 @@ def to_key(key: JobKey | str) -> JobKey:
 
 def format_name(key: JobKey) -> str:
     """What to call a job."""
-    return key.name if key.kind == names.PYTORCHJOB else f"{key.kind.lower()}/{key.name}"
-
-
-KINDS = (names.PYTORCHJOB, names.TFJOB)
+    return (
+        key.name if key.kind == registry.job_kinds()[0].kind else f"{key.kind.lower()}/{key.name}"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,11 +114,12 @@ def apply_sizes(source: ManifestSource, recommendation: Recommendation) -> Manif
     These are Worker replicas, and a memory limit where runs were killed with what is stated; it is
     never lowered. A size that comes from the manifest itself or from a default changes nothing.
     """
-    specs = source.job["spec"].get("pytorchReplicaSpecs") or {}
+    job_kind = kind_of(source.job)
+    specs = source.job["spec"].get(job_kind.specs) or {}
     found, worker = _learned_target(recommendation, "replicas"), specs.get("Worker")
-    if found is not None and worker is not None:
+    if job_kind.elastic and found is not None and worker is not None:
         specs = {**specs, "Worker": {**worker, "replicas": round(found)}}
-        job = {**source.job, "spec": {**source.job["spec"], "pytorchReplicaSpecs": specs}}
+        job = {**source.job, "spec": {**source.job["spec"], job_kind.specs: specs}}
         source = source.with_job(job)
     return apply_learned_memory(source, recommendation)
 
@@ -141,7 +135,7 @@ def apply_learned_memory(
         max_limit: bytes that it may be raised to; None is no bound.
     """
     memory = _learned_target(recommendation, "memory")
-    if memory is None or source.job["kind"] != names.PYTORCHJOB:
+    if memory is None or not kind_of(source.job).elastic:
         return source
     limit = math.ceil(memory) if max_limit is None else min(math.ceil(memory), max_limit)
 
@@ -163,13 +157,13 @@ def change_pods(
         manifest: of a job.
         change: gives a new spec for a pod's spec and the name of its trainer's container.
     """
-    adapter = adapter_for(manifest)
-    specs = dict(manifest["spec"][adapter.specs])
-    for replica in adapter.replicas(manifest):
+    job_kind = kind_of(manifest)
+    specs = dict(manifest["spec"][job_kind.specs])
+    for replica in job_kind.replicas(manifest):
         template = replica.spec["template"]
-        pod = change(template["spec"], adapter.container)
+        pod = change(template["spec"], job_kind.container)
         specs[replica.key] = {**replica.spec, "template": {**template, "spec": pod}}
-    return {**manifest, "spec": {**manifest["spec"], adapter.specs: specs}}
+    return {**manifest, "spec": {**manifest["spec"], job_kind.specs: specs}}
 
 
 def change_trainers(
@@ -201,12 +195,13 @@ def _name(metadata: Mapping[str, Any]) -> str:
 
 
 def _pick(documents: list[Any], name: str, folder: pathlib.Path) -> ManifestSource:
+    known = [kind.kind for kind in registry.job_kinds()]
     kinds = [
         document.get("kind") if isinstance(document, Mapping) else None for document in documents
     ]
-    jobs = [index for index, kind in enumerate(kinds) if kind in KINDS]
+    jobs = [index for index, kind in enumerate(kinds) if kind in known]
     if len(jobs) != 1:
-        allowed = f"exactly one {' or '.join(KINDS)} beside other documents"
+        allowed = f"exactly one {registry.allowed_kinds()} beside other documents"
         value = kinds[0] if len(kinds) == 1 else kinds
         raise errors.ManifestError("kind", value, allowed=allowed, source=name)
     place = jobs[0]

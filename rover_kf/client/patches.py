@@ -21,8 +21,8 @@ from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.local.job_conditions import merge
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.injection import patch_diff, sizing
-from rover_kf.injection.adapters import adapter_for
-from rover_kf.injection.validation import tfjob_rules, validate
+from rover_kf.injection.validation import validate
+from rover_kf.job_kinds.registry import kind_of, kind_of_job
 from rover_kf.reconcilers.policy_source import external_manager_reason
 from rover_kf.system.html_tables import NotebookTable
 
@@ -51,14 +51,13 @@ def resize_job(job: ObservedJob, workers: int) -> JobChange:
     Raises:
         InputError: outside of what the job allows, or a TFJob whose size is fixed.
     """
-    is_tfjob = job.key.kind == names.TFJOB
-    if is_tfjob and not tfjob_rules.is_dynamic(job.manifest):
+    job_kind = kind_of_job(job)
+    if not job_kind.elastic and not job_kind.is_dynamic(job.manifest):
         message = f"{job.key}: its size is fixed: suspend it, change it, resume it"
         raise errors.InputError(message)
     check_workers(job, workers)
-    specs = "tfReplicaSpecs" if is_tfjob else "pytorchReplicaSpecs"
     # Whatever else changes on the job meanwhile, this is what its owner wants.
-    return JobChange(job, {"spec": {specs: {"Worker": {"replicas": workers}}}})
+    return JobChange(job, {"spec": job_kind.replicas_patch({"Worker": workers})})
 
 
 def check_workers(job: ObservedJob, workers: int) -> None:
@@ -70,7 +69,7 @@ def check_workers(job: ObservedJob, workers: int) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int):
         raise errors.InputError(f"{job.key}: {workers!r} worker replicas; allowed: a whole number")
     policy = validate.validate(job.manifest, allow_unmounted=True)
-    low, high = sizing.worker_bounds(job.manifest, policy, adapter_for(job.manifest))
+    low, high = sizing.worker_bounds(job.manifest, policy, kind_of(job.manifest))
     sizes = policy.scaling.sizes
     if not low <= workers <= high:
         allowed = f"{low} to {high} (scaling.min and scaling.max, else spec.elasticPolicy)"
@@ -93,7 +92,7 @@ def suspend_job(job: ObservedJob, *, force: bool = False) -> JobChange:
     """
     if why := suspend_denial_reason(job, force=force):
         raise errors.InputError(f"{job.key} is not paused: {why}")
-    return JobChange(job, {} if job.suspended else _suspend(suspended=True))
+    return JobChange(job, {} if job.suspended else _suspend(job, suspended=True))
 
 
 def suspend_denial_reason(job: ObservedJob, *, force: bool = False) -> str:
@@ -120,11 +119,11 @@ def resume_job(job: ObservedJob) -> JobChange:
         raise errors.InputError(f"{job.key} is not resumed: it is {job.phase or 'being deleted'}")
     if why := external_manager_reason(job):
         raise errors.InputError(f"{job.key} is not resumed: {why}; resume it there")
-    return JobChange(job, _suspend(suspended=False) if job.suspended else {})
+    return JobChange(job, _suspend(job, suspended=False) if job.suspended else {})
 
 
-def _suspend(*, suspended: bool) -> Manifest:
-    return {"spec": {"runPolicy": {"suspend": suspended}}}
+def _suspend(job: ObservedJob, *, suspended: bool) -> Manifest:
+    return {"spec": kind_of_job(job).suspend_patch(suspended=suspended)}
 
 
 POLL_SECONDS = 0.2

@@ -30,7 +30,7 @@ from rover_kf.client.connection import Connection
 from rover_kf.client.explain import Explanation
 from rover_kf.client.job_progress import Progress, carry_over, make_progress, with_final_record
 from rover_kf.client.kubeflow_client import KubeflowClient, cluster_of
-from rover_kf.client.manifests import KINDS, ManifestSource, to_key
+from rover_kf.client.manifests import ManifestSource, to_key
 from rover_kf.client.patches import POLL_SECONDS, SuspendResult
 from rover_kf.client.progress_display import ProgressDisplay
 from rover_kf.client.script_jobs import DryRun, dry_run_script, script_of, start
@@ -41,8 +41,9 @@ from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.doctor import Diagnosis, diagnose
 from rover_kf.doctor.api_query import ApiClient
-from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.inject import Injected
+from rover_kf.job_kinds import registry
+from rover_kf.job_kinds.registry import kind_of, kind_of_job
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.recommend import recommend
@@ -413,7 +414,7 @@ class RoverClient:
         pods = self.cluster.list_pods(job.key)
         if pod is None and not pods:
             raise errors.NoSuchJob(f"{key} has no pod yet")
-        name = container or adapter_for(job.manifest).container
+        name = container or kind_of(job.manifest).container
         return LogView(self.cluster.read_log(job.key, pod or pods[0].name, name, tail=tail))
 
     def scale(self, key: JobKey | str, workers: int) -> ObservedJob:
@@ -426,7 +427,7 @@ class RoverClient:
         """
         wanted = patches.resize_job(self.get(key), workers)
         job = wanted.job
-        if job.key.kind != names.TFJOB:  # no world of a chief's changes
+        if kind_of_job(job).elastic:  # no world of a chief's changes
             size = job.nodes - job.replicas.get("worker", 0) + workers
             request = ScaleRequest(size, "by hand")
             with contextlib.suppress(errors.ClusterUnavailable):
@@ -633,7 +634,7 @@ class RoverClient:
 
     def _kind(self, requested: str | None) -> str:
         kind = requested or self.job_kind
-        if kind not in KINDS:
-            allowed = " or ".join(KINDS)
+        if kind not in (known.kind for known in registry.job_kinds()):
+            allowed = registry.allowed_kinds()
             raise errors.InputError(f"job_kind is {kind!r}; allowed: {allowed}")
         return kind

@@ -16,7 +16,8 @@ from rover_kf.client.connection import Connection
 from rover_kf.client.manifests import ManifestSource
 from rover_kf.client.script_manifest import TrainingSpec
 from rover_kf.cluster.local import local_admission
-from rover_kf.injection import adapters, command
+from rover_kf.injection import command
+from rover_kf.job_kinds import registry
 from rover_kf.recommender.dry_run_process import FACTORS, DryRunSpec, run_dry_run
 from rover_kf.recommender.profile import Profile
 
@@ -41,10 +42,10 @@ def dry_run_script(source: ManifestSource, options: DryRun) -> Profile:
     Raises:
         InputError: there is no script to run, or it made no step.
     """
-    adapter = adapters.adapter_for(source.job, source=source.name)
-    replicas = adapter.replicas(source.job)
+    job_kind = registry.kind_of(source.job, source=source.name)
+    replicas = job_kind.replicas(source.job)
     leader = next((item for item in replicas if item.kind == "worker"), replicas[0])
-    trainer = adapter.trainer(leader)
+    trainer = job_kind.trainer(leader)
     line = command.original(source.job, leader.key, trainer)
     if not line:
         raise errors.InputError(

@@ -18,6 +18,7 @@ from rover_kf.api.jobs import Manifest
 from rover_kf.api.policy import OBJECT_NAME
 from rover_kf.client import script_files
 from rover_kf.injection import storage_mount
+from rover_kf.job_kinds.pytorchjob.kind import PYTORCHJOB
 
 WORKSPACE, CHECKPOINTS = "/workspace", "/checkpoints"
 """Where pods find the script, and a claim for checkpoints."""
@@ -182,8 +183,8 @@ def make_script_config_map(spec: TrainingSpec, owner_uid: str = "") -> dict[str,
     """
     metadata: dict[str, Any] = {"name": spec.name, "namespace": spec.namespace}
     if owner_uid:
-        owner = {"kind": names.PYTORCHJOB, "name": spec.name, "uid": owner_uid}
-        metadata["ownerReferences"] = [{"apiVersion": _VERSION, **owner}]
+        owner = {"kind": PYTORCHJOB.kind, "name": spec.name, "uid": owner_uid}
+        metadata["ownerReferences"] = [{"apiVersion": PYTORCHJOB.api_version, **owner}]
     data = script_files.collect_files(spec.script)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
@@ -192,9 +193,6 @@ def _redact(path: str) -> str:
     """A path, or a URL as far as no key can be in it."""
     found = _URL.match(path)
     return f"{found[0]}…" if found else repr(path)
-
-
-_VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
 
 
 def _mount_claim(container: Mapping[str, Any], path: str) -> tuple[Any, tuple[Any, ...], str]:
@@ -254,8 +252,8 @@ def make_pytorchjob(
     # A failing script ends the job at once, a lost pod is made anew.
     worker = {"replicas": start, "restartPolicy": "ExitCode", "template": {"spec": pod}}
     return {
-        "apiVersion": _VERSION,
-        "kind": names.PYTORCHJOB,
+        "apiVersion": PYTORCHJOB.api_version,
+        "kind": PYTORCHJOB.kind,
         "metadata": {
             **metadata,
             "labels": {names.INJECT_LABEL: "true"},
@@ -264,6 +262,6 @@ def make_pytorchjob(
         "spec": {
             "nprocPerNode": str(processes),
             "elasticPolicy": {"minReplicas": low, "maxReplicas": high},
-            "pytorchReplicaSpecs": {"Worker": worker},
+            PYTORCHJOB.specs: {"Worker": worker},
         },
     }

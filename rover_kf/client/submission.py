@@ -26,10 +26,10 @@ from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.injection import storage_mount
-from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.inject import Injected, inject
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.injection.validation import validate
+from rover_kf.job_kinds.registry import kind_of
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.recommend import recommend
 
@@ -81,9 +81,9 @@ def check_storage(source: ManifestSource) -> None:
         allowed = "a folder: an embedded run has no Secret with an object store's credentials"
         key = f"{names.PREFIX}checkpoint.path"
         raise errors.PolicyError(key, path, allowed=allowed, source=source.name)
-    adapter = adapter_for(source.job)
-    for replica in adapter.replicas(source.job):
-        if storage_mount.covering_mount(adapter.trainer(replica), path) is None:
+    job_kind = kind_of(source.job)
+    for replica in job_kind.replicas(source.job):
+        if storage_mount.covering_mount(job_kind.trainer(replica), path) is None:
             why = unwritable_reason(pathlib.Path(path))
             if why:
                 key = f"{names.PREFIX}checkpoint.path"

@@ -20,6 +20,7 @@ from rover_kf.doctor.finding import Finding, unknown
 from rover_kf.doctor.rbac import MissingPermissions, Permission, permissions, review_account
 from rover_kf.doctor.webhook_checks import INSTALL, WebhookState
 from rover_kf.injection.inject import is_injected
+from rover_kf.job_kinds import registry
 
 CHECK, PERMISSIONS = "controller", "controller-rights"
 PART_OF_SELECTOR = "app.kubernetes.io/name=rover-kf"
@@ -33,8 +34,7 @@ CONSEQUENCE = (
 _LOST_POD_PERMISSION = Permission("patch", "", "pods", "status")
 """Of nodes that are gone, which who may not read nodes does not know."""
 REQUIRED = permissions(
-    ("kubeflow.org", "pytorchjobs", "get list watch patch"),
-    ("kubeflow.org", "tfjobs", "get list watch patch"),
+    *((kind.group, kind.plural, "get list watch patch") for kind in registry.job_kinds()),
     ("", "pods", "list watch delete"),
     ("", "pods/resize", "patch"),
     ("", "pods/status", "patch"),

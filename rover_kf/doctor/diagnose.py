@@ -8,7 +8,6 @@ import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.doctor import (
     controller_checks,
@@ -23,9 +22,9 @@ from rover_kf.doctor import (
 )
 from rover_kf.doctor.api_query import ApiClient, ObjectResult, dry_run_create, get
 from rover_kf.doctor.finding import Finding
-from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.inject import inject, remove
 from rover_kf.injection.settings import InjectionSettings
+from rover_kf.job_kinds.registry import kind_of
 from rover_kf.system.html_tables import NotebookTable
 
 
@@ -107,8 +106,7 @@ def collect_facts(
     plain = dry_run_objects.example_job(namespace) if job is None else remove(job)
     patched = inject(dry_run_objects.without_label(plain, namespace), settings=settings).manifest
     seen = kubernetes_version.collect(api)
-    group = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
-    path = f"{group}/namespaces/{namespace}/{adapter_for(plain).plural}"
+    path = kind_of(plain).path(namespace)
     by_hand = dry_run_create(
         api, path, "an injected job", dry_run_objects.without_label(patched, namespace)
     )

@@ -10,7 +10,8 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection.adapters import adapter_for
+from rover_kf.job_kinds.pytorchjob.kind import PYTORCHJOB
+from rover_kf.job_kinds.registry import kind_of
 
 Object = dict[str, Any]
 
@@ -20,7 +21,7 @@ _IMAGE = "python:3.12-slim"
 def example_job(namespace: str) -> Object:
     """A small job that fits the restricted profile, for who names none of their own."""
     container = {
-        "name": names.PYTORCH_CONTAINER,
+        "name": PYTORCHJOB.container,
         "image": _IMAGE,
         "command": ["torchrun", "train.py"],
         "resources": {
@@ -33,12 +34,12 @@ def example_job(namespace: str) -> Object:
     pod = {"containers": [container], "securityContext": user}
     worker = {"replicas": 1, "restartPolicy": "OnFailure", "template": {"spec": pod}}
     return {
-        "apiVersion": f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}",
-        "kind": names.PYTORCHJOB,
+        "apiVersion": PYTORCHJOB.api_version,
+        "kind": PYTORCHJOB.kind,
         "metadata": {"name": "example", "namespace": namespace},
         "spec": {
             "elasticPolicy": {"minReplicas": 1, "maxReplicas": 2},
-            "pytorchReplicaSpecs": {"Worker": worker},
+            PYTORCHJOB.specs: {"Worker": worker},
         },
     }
 
@@ -68,7 +69,7 @@ def _with_metadata(job: Manifest, namespace: str, label: dict[str, str]) -> Obje
 
 def replica_specs(job: Manifest) -> dict[str, Any]:
     """Replica types of a job of either kind, as the manifest writes them."""
-    return dict(job["spec"][adapter_for(job).specs])
+    return dict(job["spec"][kind_of(job).specs])
 
 
 def first_pods(job: Manifest, namespace: str) -> dict[str, Object]:
@@ -88,7 +89,7 @@ def _make_pod(job: Manifest, namespace: str, kind: str, spec: Manifest) -> Objec
         names.REPLICA_TYPE_LABEL: kind.lower(),
         names.REPLICA_INDEX_LABEL: "0",
     }
-    policy = spec.get("restartPolicy") or adapter_for(job).restart_policy
+    policy = spec.get("restartPolicy") or kind_of(job).restart_policy
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rover_kf import errors
 from rover_kf.doctor.api_query import ApiClient
 from rover_kf.doctor.finding import Finding, unknown
+from rover_kf.job_kinds.pytorchjob.kind import PYTORCHJOB
 
 CHECK = "rights"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
@@ -51,7 +52,7 @@ class MissingPermissions:
 
 
 REQUIRED = permissions(
-    ("kubeflow.org", "pytorchjobs", "create get list patch delete"),
+    (PYTORCHJOB.group, PYTORCHJOB.plural, "create get list patch delete"),
     ("", "pods", "list"),
     ("", "events", "list"),
 )

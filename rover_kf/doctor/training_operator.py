@@ -14,6 +14,7 @@ from rover_kf.api import names
 from rover_kf.doctor import dry_run_objects
 from rover_kf.doctor.api_query import ApiClient, ListResult, ObjectResult, get, list_all
 from rover_kf.doctor.finding import Finding, unknown
+from rover_kf.job_kinds.pytorchjob.kind import PYTORCHJOB
 
 CHECK, ACTING, SIDECARS = "training-operator", "operator-acting", "native-sidecars"
 SELECTOR = "control-plane=kubeflow-training-operator"
@@ -23,7 +24,7 @@ INSTALL = (
     "install it: kubectl apply --server-side -k "
     '"github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.3"'
 )
-_CRD = f"{names.PYTORCHJOBS}.{names.KUBEFLOW_GROUP}"
+_CRD = f"{PYTORCHJOB.plural}.{names.KUBEFLOW_GROUP}"
 _TAG = re.compile(r":v?(\d+\.\d+(\.\d+)?)$")
 _OPERATOR_MANAGERS = ("", "kubeflow.org/training-operator")
 
@@ -52,7 +53,7 @@ def collect(
     groups = ObjectResult(api.request("GET", "/apis", what="API groups"))
     group = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
     there = has_group(groups)
-    jobs = f"{group}/namespaces/{namespace}/{names.PYTORCHJOBS}"
+    jobs = PYTORCHJOB.path(namespace)
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     what = "deployments of the Training Operator"
     query = {"labelSelector": SELECTOR}
@@ -81,7 +82,7 @@ def has_group(groups: ObjectResult) -> bool:
 def check(observed: TrainingOperatorState, now: float) -> Iterator[Finding]:
     """Its kinds first: without them nothing else can be asked."""
     kinds = {item["name"] for item in (observed.kinds.value or {}).get("resources") or ()}
-    if names.PYTORCHJOBS not in kinds:
+    if PYTORCHJOB.plural not in kinds:
         yield Finding(
             CHECK, "broken", "the cluster knows no PyTorchJobs (kubeflow.org/v1)", INSTALL
         )
@@ -187,7 +188,7 @@ def keeps_sidecars(definition: Mapping[str, Any]) -> bool:
         "restartPolicy"
         in _fields(
             version.get("schema") or {},
-            "openAPIV3Schema.spec.pytorchReplicaSpecs.*.template.spec.initContainers.[]",
+            f"openAPIV3Schema.spec.{PYTORCHJOB.specs}.*.template.spec.initContainers.[]",
         )
         for version in definition["spec"]["versions"]
         if version["name"] == names.KUBEFLOW_VERSION

@@ -26,9 +26,10 @@ from rover_kf.injection import (
     trainer_container,
     volumes,
 )
-from rover_kf.injection.adapters import JobAdapter, adapter_for
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.injection.validation import validate
+from rover_kf.job_kinds.job_kind import JobKind
+from rover_kf.job_kinds.registry import kind_of
 from rover_kf.system.html_tables import NotebookTable
 
 
@@ -46,12 +47,12 @@ class Injected(NotebookTable):
         return f"{self.manifest['metadata'].get('name', '')}, patched"
 
     def _html_rows(self) -> Iterable[Sequence[object]]:
-        adapter = adapter_for(self.manifest)
-        for replica in adapter.replicas(self.manifest):
-            pod = self.manifest["spec"][adapter.specs][replica.key]["template"]["spec"]
+        job_kind = kind_of(self.manifest)
+        for replica in job_kind.replicas(self.manifest):
+            pod = self.manifest["spec"][job_kind.specs][replica.key]["template"]["spec"]
             for part in ("initContainers", "containers", "volumes"):
                 yield f"{replica.key} {part}", ", ".join(one["name"] for one in pod.get(part) or ())
-            yield f"{replica.key} command", " ".join(adapter.trainer(replica).get("command") or ())
+            yield f"{replica.key} command", " ".join(job_kind.trainer(replica).get("command") or ())
         for event in self.warnings:
             yield f"warning: {event.reason}", event.message
 
@@ -81,15 +82,15 @@ def inject(
     policy = validate.validate(
         manifest, defaults=defaults, source=source, allow_unmounted=allow_unmounted
     )
-    adapter = adapter_for(manifest, source=source)
+    job_kind = kind_of(manifest, source=source)
     bare = remove(manifest)
-    plans = injection_plan.plan_replicas(bare, adapter, policy, settings)
-    specs, warnings = dict(bare["spec"][adapter.specs]), list[Event]()
+    plans = injection_plan.plan_replicas(bare, job_kind, policy, settings)
+    specs, warnings = dict(bare["spec"][job_kind.specs]), list[Event]()
     for item in plans:
         specs[item.replica.key], told = _apply_replica(item)
         warnings += told
     spec = lifecycle.apply_job(
-        {**bare["spec"], adapter.specs: specs}, injection_plan.min_pods(plans)
+        {**bare["spec"], job_kind.specs: specs}, injection_plan.min_pods(plans)
     )
     warnings += validate.storage_warnings(plans)
     done = {**bare, "metadata": _metadata(bare["metadata"], plans, specs), "spec": spec}
@@ -107,13 +108,13 @@ def remove(manifest: Manifest) -> dict[str, Any]:
     What cannot be told from a user's own stays: the label, explicit replicas, fsGroup, a raised
     grace period, restartPolicy, minAvailable, the mesh annotations.
     """
-    adapter = adapter_for(manifest)
+    job_kind = kind_of(manifest)
     recorded = command.recorded(manifest)
     bare = copy.deepcopy(dict(manifest))
-    for key, spec in bare["spec"][adapter.specs].items():
+    for key, spec in bare["spec"][job_kind.specs].items():
         pod = sidecar_container.remove(spec["template"]["spec"])
-        pod = volumes.remove(pod, adapter.container)
-        pod = trainer_container.remove(pod, adapter.container, recorded.get(key))
+        pod = volumes.remove(pod, job_kind.container)
+        pod = trainer_container.remove(pod, job_kind.container, recorded.get(key))
         spec["template"]["spec"] = pod
     ours = (
         names.INJECTED_ANNOTATION,
@@ -135,13 +136,13 @@ def is_injected(manifest: Manifest) -> bool:
 
 
 def pin_image(
-    settings: InjectionSettings, manifest: Manifest, adapter: JobAdapter
+    settings: InjectionSettings, manifest: Manifest, job_kind: JobKind
 ) -> InjectionSettings:
     """The settings with the sidecar's image that the job already has.
 
     A running job keeps its image when the controller is upgraded: its pods are of one version.
     """
-    image = sidecar_container.image_of(manifest, adapter)
+    image = sidecar_container.image_of(manifest, job_kind)
     return dataclasses.replace(settings, sidecar_image=image) if image else settings
 
 
@@ -169,7 +170,7 @@ def _metadata(
 ) -> dict[str, Any]:
     """Label, the hash of what was written, the commands before, or why one stays."""
     lines = {
-        item.replica.key: command.read(item.adapter.trainer(item.replica))
+        item.replica.key: command.read(item.job_kind.trainer(item.replica))
         for item in plans
         if item.rewritten is not None
     }

@@ -15,11 +15,10 @@ from typing import Any
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import command, sizing, storage_mount
-from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica
 from rover_kf.injection.limits import manifest_memory
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.injection.settings import InjectionSettings
-from rover_kf.injection.validation import tfjob_rules
+from rover_kf.job_kinds.job_kind import JobKind, Replica
 
 SIDECAR_USER = 65532
 """User and group of the sidecar where the pod does not say which."""
@@ -27,7 +26,7 @@ SIDECAR_USER = 65532
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorldSpec:
-    """The pods that train together, or one that is a world of its own (JobAdapter.alone)."""
+    """The pods that train together, or one that is a world of its own (JobKind.alone)."""
 
     coordinator_type: str
     """Replica type of the pod that coordinates it."""
@@ -49,7 +48,7 @@ class ReplicaPlan:
     settings: InjectionSettings
     policy: RoverPolicy
     replica: Replica
-    adapter: JobAdapter
+    job_kind: JobKind
     job: str
     """Empty if the API server makes the name up (generateName)."""
     world: WorldSpec
@@ -78,7 +77,7 @@ class ReplicaPlan:
     @property
     def container(self) -> str:
         """Name of the container that trains."""
-        return self.adapter.container
+        return self.job_kind.container
 
     @property
     def is_server(self) -> bool:
@@ -97,19 +96,19 @@ class ReplicaPlan:
 
 
 def plan_replicas(
-    manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy, settings: InjectionSettings
+    manifest: Manifest, job_kind: JobKind, policy: RoverPolicy, settings: InjectionSettings
 ) -> tuple[ReplicaPlan, ...]:
     """Plan every replica type of a validated job without our own parts."""
-    together, alone = _world(manifest, adapter, policy), adapter.standalone_types(manifest)
+    together, alone = _world(manifest, job_kind, policy), job_kind.standalone_types(manifest)
     metadata, spec = manifest["metadata"], manifest["spec"]
     processes = command.processes_of(spec.get("nprocPerNode"))
-    dynamic = adapter is TENSORFLOW and tfjob_rules.is_dynamic(manifest)
-    cluster = tfjob_rules.dynamic_cluster_spec(manifest, policy.scaling.max or 0) if dynamic else ""
+    dynamic = job_kind.is_dynamic(manifest)
+    cluster = job_kind.dynamic_cluster_spec(manifest, policy.scaling.max or 0)
     copies = policy.checkpoint.peer_copy == "on"
     plans = []
-    for replica in adapter.replicas(manifest):
+    for replica in job_kind.replicas(manifest):
         world = WorldSpec(replica.kind, standalone=True) if replica.kind in alone else together
-        trainer = adapter.trainer(replica)
+        trainer = job_kind.trainer(replica)
         pod = replica.spec["template"]["spec"]
         user, group = _identity(trainer, pod)
         rewritten = command.rewrite(command.read(trainer), processes)
@@ -118,10 +117,10 @@ def plan_replicas(
                 settings=settings,
                 policy=policy,
                 replica=replica,
-                adapter=adapter,
+                job_kind=job_kind,
                 job="" if metadata.get("generateName") else metadata["name"],
                 world=world,
-                **_memory(manifest, adapter, replica, policy, world),
+                **_memory(manifest, job_kind, replica, policy, world),
                 storage_mount=storage_mount.covering_mount(trainer, world.checkpoint_path(policy)),
                 user=user,
                 group=group,
@@ -139,37 +138,37 @@ def plan_replicas(
     return tuple(plans)
 
 
-def _world(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> WorldSpec:
+def _world(manifest: Manifest, job_kind: JobKind, policy: RoverPolicy) -> WorldSpec:
     """Of the pods that are not alone."""
-    alone = adapter.standalone_types(manifest)
-    kinds = [item.kind for item in adapter.replicas(manifest) if item.kind not in alone]
+    alone = job_kind.standalone_types(manifest)
+    kinds = [item.kind for item in job_kind.replicas(manifest) if item.kind not in alone]
     if "worker" not in kinds:
-        return WorldSpec(kinds[0], adapter.masters(manifest))
-    low, high = sizing.worker_bounds(manifest, policy, adapter)
-    masters, workers = adapter.masters(manifest), adapter.workers(manifest)
+        return WorldSpec(kinds[0], job_kind.masters(manifest))
+    low, high = sizing.worker_bounds(manifest, policy, job_kind)
+    masters, workers = job_kind.masters(manifest), job_kind.workers(manifest)
     return WorldSpec(kinds[0], masters, workers, low, high)
 
 
 def _memory(
-    manifest: Manifest, adapter: JobAdapter, replica: Replica, policy: RoverPolicy, world: WorldSpec
+    manifest: Manifest, job_kind: JobKind, replica: Replica, policy: RoverPolicy, world: WorldSpec
 ) -> dict[str, int]:
     """Bytes of slots and of a framework's own files beside them."""
     if world.standalone:
         kept = 0
         if replica.kind == "ps" and policy.checkpoint.peer_copy == "on":
-            kept = _first_pod_slot_bytes(manifest, adapter, policy)
+            kept = _first_pod_slot_bytes(manifest, job_kind, policy)
         return {"arena_bytes": sizing.MIB + kept, "scratch_bytes": 0}
-    trainer = adapter.trainer(replica)
+    trainer = job_kind.trainer(replica)
     stated = manifest_memory.stated(manifest, replica.key, trainer)
     arena = sizing.arena_bytes(trainer, policy, stated=stated)
-    return {"arena_bytes": arena, "scratch_bytes": arena // 2 if adapter.writes_files else 0}
+    return {"arena_bytes": arena, "scratch_bytes": arena // 2 if job_kind.writes_files else 0}
 
 
-def _first_pod_slot_bytes(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> int:
+def _first_pod_slot_bytes(manifest: Manifest, job_kind: JobKind, policy: RoverPolicy) -> int:
     """Bytes of one of the two slots of the job's first pod."""
-    world, replicas = _world(manifest, adapter, policy), adapter.replicas(manifest)
+    world, replicas = _world(manifest, job_kind, policy), job_kind.replicas(manifest)
     first = next(item for item in replicas if item.kind == world.coordinator_type)
-    return _memory(manifest, adapter, first, policy, world)["arena_bytes"] // 2
+    return _memory(manifest, job_kind, first, policy, world)["arena_bytes"] // 2
 
 
 def _identity(trainer: Mapping[str, Any], pod: Mapping[str, Any]) -> tuple[int, int | None]:

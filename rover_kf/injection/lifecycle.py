@@ -35,7 +35,7 @@ def apply_replica(
     pod that is lost (128 and above) is made anew. OnFailure would restart a failing script forever.
     """
     written = {**spec, "replicas": plan.replica.replicas}
-    policy = spec.get("restartPolicy") or plan.adapter.restart_policy
+    policy = spec.get("restartPolicy") or plan.job_kind.restart_policy
     if policy != "Never" or plan.rewritten is None:
         return written, ()
     message = (

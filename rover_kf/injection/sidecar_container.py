@@ -11,8 +11,8 @@ from typing import Any
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import command, keyed_lists, resources, security, volumes
-from rover_kf.injection.adapters import JobAdapter
 from rover_kf.injection.injection_plan import ReplicaPlan, coordinator_of, first_pod_of
+from rover_kf.job_kinds.job_kind import JobKind
 
 RUNTIME_COMMAND = ("python", "-m", "rover_kf.sidecar.runtime", command.RUNTIME)
 
@@ -148,9 +148,9 @@ def is_managed(item: keyed_lists.Item) -> bool:
     return tuple(item.get("command") or ()) == MANAGED.get(str(item.get("name")))
 
 
-def image_of(manifest: Manifest, adapter: JobAdapter) -> str | None:
+def image_of(manifest: Manifest, job_kind: JobKind) -> str | None:
     """Image of the sidecar in an injected job; None if there is none."""
-    for replica in adapter.replicas(manifest):
+    for replica in job_kind.replicas(manifest):
         for item in replica.spec["template"]["spec"].get("initContainers") or ():
             if item.get("name") == names.SIDECAR_CONTAINER and is_managed(item):
                 return str(item.get("image"))

@@ -20,6 +20,7 @@ from rover_kf.api.jobs import JobKey, Manifest, ObservedJob
 from rover_kf.client import Progress, RoverClient, manifests
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.injection.inject import is_injected
+from rover_kf.job_kinds.registry import kind_named
 from rover_kf.pipeline_steps.job_status import EventReader, StepLog, observe_job
 from rover_kf.pipeline_steps.launch_options import LaunchOptions, with_launch_metadata
 from rover_kf.pipeline_steps.step_context import StepContext
@@ -71,7 +72,7 @@ class LaunchLease:
 
     def resume(self, key: JobKey) -> None:
         """Hold the lease of a suspended job, and let it go on."""
-        self._write(key, {"spec": {"runPolicy": {"suspend": False}}})
+        self._write(key, {"spec": kind_named(key.kind).suspend_patch(suspended=False)})
 
     def renew(self, job: ObservedJob) -> bool:
         """Count on if it is time to; False if another step has taken the lease.
@@ -293,7 +294,10 @@ class JobLauncher:
             return "the job is deleted (on_stop); checkpoints on storage stay"
         if self._options.on_stop == "suspend":
             released = {"annotations": {names.LAUNCH_RENEWAL_ANNOTATION: None}}
-            patch = {"spec": {"runPolicy": {"suspend": True}}, "metadata": released}
+            patch = {
+                "spec": kind_named(key.kind).suspend_patch(suspended=True),
+                "metadata": released,
+            }
             self._rover.cluster.patch_job(key, patch)
             return "the job is suspended (on_stop); started again, the step resumes it"
         if self._step.run:

@@ -12,9 +12,10 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import JobSignature, ServerSetup
-from rover_kf.injection import adapters, command, quantities, sizing, storage_mount
+from rover_kf.injection import command, quantities, sizing, storage_mount
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.injection.validation import schema
+from rover_kf.job_kinds import registry
 
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "google.com/tpu")
 
@@ -51,21 +52,21 @@ def from_manifest(manifest: Manifest, *, source: str = "manifest") -> JobSpec:
     Raises:
         InputError: it is neither, a policy annotation is wrong, or it has no trainer container.
     """
-    adapter = adapters.adapter_for(manifest, source=source)
-    schema.check_schema(manifest, adapter, source)
+    job_kind = registry.kind_of(manifest, source=source)
+    schema.check_schema(manifest, job_kind, source)
     metadata = manifest["metadata"]
     annotations = metadata.get("annotations") or {}
     policy = RoverPolicy.from_annotations(annotations, source=source)
-    replicas = adapter.replicas(manifest)
-    workers = adapter.workers(manifest)
+    replicas = job_kind.replicas(manifest)
+    workers = job_kind.workers(manifest)
     leader = next((item for item in replicas if item.kind == "worker"), replicas[0])
-    trainer = adapter.trainer(leader)
-    low, high = sizing.worker_bounds(manifest, policy, adapter)
+    trainer = job_kind.trainer(leader)
+    low, high = sizing.worker_bounds(manifest, policy, job_kind)
     resources = _resources(trainer, source)
     signature = JobSignature(
         namespace=metadata.get("namespace") or "default",
         name=metadata.get("name") or metadata.get("generateName") or "",
-        kind=adapter.kind,
+        kind=job_kind.kind,
         image=str(trainer.get("image") or ""),
         command=" ".join(command.original(manifest, leader.key, trainer)),
         processes_per_node=command.processes_of(manifest["spec"].get("nprocPerNode")),
@@ -75,7 +76,7 @@ def from_manifest(manifest: Manifest, *, source: str = "manifest") -> JobSpec:
     return JobSpec(
         signature=signature,
         requested={"replicas": float(workers), **requested},
-        masters=adapter.masters(manifest),
+        masters=job_kind.masters(manifest),
         min_replicas=low,
         max_replicas=high,
         checkpoint_every=policy.checkpoint.every,
@@ -95,12 +96,12 @@ def server_setup(manifest: Manifest) -> ServerSetup | None:
     Raises:
         InputError: an amount of cores is no quantity.
     """
-    adapter = adapters.adapter_for(manifest)
-    found = {item.kind: item for item in adapter.replicas(manifest)}
+    job_kind = registry.kind_of(manifest)
+    found = {item.kind: item for item in job_kind.replicas(manifest)}
     worker, server = found.get("worker"), found.get("ps")
     if worker is None or server is None:
         return None
-    cores = [_parse_cores(adapter.trainer(item), item.path) for item in (worker, server)]
+    cores = [_parse_cores(job_kind.trainer(item), item.path) for item in (worker, server)]
     return ServerSetup(0.0, worker.replicas, server.replicas, *cores)
 
 

@@ -18,7 +18,7 @@ from rover_kf.api.cluster_capacity import (
 )
 from rover_kf.api.jobs import ObservedJob
 from rover_kf.injection import node_affinity, quantities
-from rover_kf.injection.adapters import adapter_for
+from rover_kf.job_kinds.registry import kind_of
 
 Item = Mapping[str, Any]
 _TRAINING_SCOPES = ("NotTerminating", "NotBestEffort")
@@ -51,7 +51,7 @@ def pod_need(job: ObservedJob, kind: str = "worker") -> PodRequirements:
     Raises:
         ValueError: an amount is no quantity.
     """
-    replicas = adapter_for(job.manifest).replicas(job.manifest)
+    replicas = kind_of(job.manifest).replicas(job.manifest)
     spec = next(item for item in replicas if item.kind == kind).spec["template"]["spec"]
     tolerated = tuple(
         (one.get("key", ""), one.get("value", ""), one.get("effect", ""))

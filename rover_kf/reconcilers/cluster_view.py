@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping
 
 from rover_kf import errors
-from rover_kf.api import names
 from rover_kf.api.cluster_capacity import (
     ClusterCapacity,
     NamespaceObjects,
@@ -27,6 +26,7 @@ from rover_kf.api.cluster_capacity import (
 )
 from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.cluster.protocol import Cluster
+from rover_kf.job_kinds.registry import kind_of_job
 from rover_kf.reconcilers import capacity
 from rover_kf.reconcilers.plan import Observed, ReconcilePlan
 from rover_kf.scaling.fair_sharing import (
@@ -241,7 +241,7 @@ def make_member(
         ValueError: an amount of its template is no quantity.
     """
     job = observed.job
-    if job.key.kind != names.PYTORCHJOB or job.inactive or "worker" not in job.replicas:
+    if not kind_of_job(job).elastic or job.inactive or "worker" not in job.replicas:
         return None
     move = made.status.scaling.move
     asked = job.replicas["worker"] if move is None else move.target

@@ -21,7 +21,6 @@ from rover_kf.api.jobs import ContainerStatus, JobKey, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.injection.adapters import TENSORFLOW
 from rover_kf.reconcilers import capacity, cluster_view, policy_source
 from rover_kf.reconcilers.cluster_view import ClusterView
 from rover_kf.reconcilers.plan import Observed, ReconcilePlan, resume_spec, worker_spec
@@ -136,7 +135,7 @@ class Observer:
         view = self._board.view(key, mine, now)
         refused = ""
         if decision is not None:
-            refused = self._refused(seen, worker_spec(decision.target))
+            refused = self._refused(seen, worker_spec(seen.job, decision.target))
         return dataclasses.replace(seen, capacity=view, rejection=refused)
 
     def _around_servers(self, seen: Observed, draft: ReconcilePlan, now: float) -> Observed:
@@ -144,7 +143,7 @@ class Observer:
         memory = draft.status
         pending = resize.pending_move(memory)
         if seen.job.suspended and memory.cycle_started_at and pending is not None and not seen.pods:
-            goes_on = resume_spec(resize.target_replicas(seen.job, pending))
+            goes_on = resume_spec(seen.job, resize.target_replicas(seen.job, pending))
             return dataclasses.replace(seen, rejection=self._refused(seen, goes_on))
         decision = replica_scaling.target_change(draft, seen)
         if decision is None:
@@ -152,7 +151,7 @@ class Observer:
         refused = ""
         if not replica_scaling.needs_cycle(draft):
             # What is set while all pods are gone is tried then.
-            refused = self._refused(seen, worker_spec(decision.target, TENSORFLOW.specs))
+            refused = self._refused(seen, worker_spec(seen.job, decision.target))
         need = capacity.pod_need(seen.job, replica_scaling.growing_type(decision) or "worker")
         view = self._board.view_unshared(seen.job.key, need, now)
         return dataclasses.replace(seen, capacity=view, rejection=refused)

@@ -15,12 +15,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.elastic.node_check.verdict import FleetBaselines
-from rover_kf.injection.adapters import PYTORCH, TENSORFLOW
+from rover_kf.job_kinds.registry import kind_of_job
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.decision_input import ScalingProposal
 from rover_kf.scaling.fair_sharing import FairShareView
@@ -62,9 +61,7 @@ class Observed:
     @property
     def standalone_types(self) -> frozenset[str]:
         """Replica types of which each pod is a world of its own."""
-        if self.job.key.kind != names.TFJOB:
-            return frozenset()
-        return TENSORFLOW.standalone_types(self.job.manifest)
+        return kind_of_job(self.job).standalone_types(self.job.manifest)
 
     @property
     def world_pods(self) -> tuple[Pod, ...]:
@@ -78,7 +75,7 @@ class Observed:
         The Training Operator fails a TFJob of which a pod ended, unless its exit code was from 128
         on; of one that is deleted that is not ours to promise.
         """
-        return self.job.key.kind == names.PYTORCHJOB
+        return kind_of_job(self.job).elastic
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,28 +96,25 @@ class PatchJob:
     """Others that are written with it."""
 
 
-SUSPEND: Mapping[str, object] = {"runPolicy": {"suspend": True}}
+def suspend_spec(job: ObservedJob) -> dict[str, object]:
+    """Merge patch of the spec that suspends a job."""
+    return kind_of_job(job).suspend_patch(suspended=True)
 
 
-def worker_spec(replicas: int, specs: str = PYTORCH.specs) -> dict[str, object]:
-    """Merge patch of a job's spec with a number of Worker replicas.
-
-    Args:
-        replicas: Worker replicas.
-        specs: what the job's kind calls its replica specs.
-    """
-    return {specs: {"Worker": {"replicas": replicas}}}
+def worker_spec(job: ObservedJob, replicas: int) -> dict[str, object]:
+    """Merge patch of the spec with a number of Worker replicas."""
+    return kind_of_job(job).replicas_patch({"Worker": replicas})
 
 
-def resume_spec(replicas: Mapping[str, int]) -> dict[str, object]:
+def resume_spec(job: ObservedJob, replicas: Mapping[str, int]) -> dict[str, object]:
     """Merge patch of the spec of a job that was suspended for a moment.
 
     Args:
-        replicas: that a TFJob goes on with, by replica type as in its spec; others stay as they
-            are.
+        job: that resumes.
+        replicas: that it resumes with, by replica type as in its spec; others stay as they are.
     """
-    counts = {kind: {"replicas": count} for kind, count in replicas.items()}
-    return {"runPolicy": {"suspend": False}, **({TENSORFLOW.specs: counts} if counts else {})}
+    job_kind = kind_of_job(job)
+    return {**job_kind.suspend_patch(suspended=False), **job_kind.replicas_patch(replicas)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

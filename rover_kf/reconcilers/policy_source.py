@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from rover_kf.api import names
 from rover_kf.api.jobs import ObservedJob
-from rover_kf.injection import adapters, sizing
+from rover_kf.injection import sizing
 from rover_kf.injection.policy.rover_policy import RoverPolicy
+from rover_kf.job_kinds import registry
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import AUTO, AutoscalingPolicy
 
@@ -34,8 +35,8 @@ def policy_from_job(job: ObservedJob, *, restart_prior_seconds: float = 60.0) ->
         PolicyError: an annotation was edited into something that is not allowed.
     """
     policy = RoverPolicy.from_annotations(job.annotations, source=str(job.key))
-    adapter = adapters.adapter_for(job.manifest, source=str(job.key))
-    low, high = sizing.worker_bounds(job.manifest, policy, adapter)
+    job_kind = registry.kind_of(job.manifest, source=str(job.key))
+    low, high = sizing.worker_bounds(job.manifest, policy, job_kind)
     replaces = policy.straggler.action == "replace"
     deadline = policy.scaling.deadline
     return AutoscalingPolicy(
@@ -79,9 +80,9 @@ def refusal(job: ObservedJob) -> str:
     """Why the job's replicas are not ours to change; empty if they are."""
     spec = job.manifest["spec"]
     elastic = spec.get("elasticPolicy") or {}
-    if job.key.kind == names.TFJOB and "ps" in job.replicas:
+    if "ps" in job.replicas:
         return external_manager_reason(job)
-    if job.key.kind != names.PYTORCHJOB:
+    if not registry.kind_of_job(job).elastic:
         return f"a {job.key.kind} fails when workers go, unless it has PS: its size stays"
     if elastic.get("metrics"):
         return (
@@ -96,7 +97,7 @@ def refusal(job: ObservedJob) -> str:
 
 def external_manager_reason(job: ObservedJob) -> str:
     """Why neither its size nor whether it runs is ours to change; empty if they are."""
-    manager = (job.manifest["spec"].get("runPolicy") or {}).get("managedBy") or OPERATOR
+    manager = registry.kind_of_job(job).run_policy(job.manifest).get("managedBy") or OPERATOR
     if KUEUE_LABEL in job.labels:
         return f"label {KUEUE_LABEL}: Kueue admitted it with this size; scaling would bypass quota"
     if manager != OPERATOR:

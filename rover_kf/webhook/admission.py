@@ -29,13 +29,13 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import inject
-from rover_kf.injection.adapters import TENSORFLOW, adapter_for
 from rover_kf.injection.limits.manifest_cpu import CPU
 from rover_kf.injection.limits.manifest_memory import MEMORY
 from rover_kf.injection.limits.raised_limit import ResourceLimit
 from rover_kf.injection.settings import InjectionSettings
-from rover_kf.injection.validation import schema, tfjob_rules
+from rover_kf.injection.validation import schema
 from rover_kf.injection.validation.validate import validate
+from rover_kf.job_kinds.registry import kind_of
 
 PATH = "/mutate"
 MAX_BODY = 8 << 20
@@ -66,12 +66,12 @@ def preserve_replicas(
     Raises:
         InputError: the job is wrong.
     """
-    policy, adapter = validate(job, defaults=defaults), adapter_for(job)
-    before = {item.kind: item for item in adapter.replicas(old)}
-    if policy.scaling.mode != "auto" or (adapter is TENSORFLOW and "ps" not in before):
+    policy, job_kind = validate(job, defaults=defaults), kind_of(job)
+    before = {item.kind: item for item in job_kind.replicas(old)}
+    if policy.scaling.mode != "auto" or (not job_kind.elastic and "ps" not in before):
         return job, ()
-    specs, told = dict(job["spec"][adapter.specs]), list[str]()
-    for asked in adapter.replicas(job):
+    specs, told = dict(job["spec"][job_kind.specs]), list[str]()
+    for asked in job_kind.replicas(job):
         now = before.get(asked.kind)
         if asked.kind not in _SCALED or now is None or now.replicas == asked.replicas:
             continue
@@ -80,7 +80,7 @@ def preserve_replicas(
             f"{asked.path}.replicas stays {now.replicas}: rover-kf scales this job (scaling.mode "
             "auto); to set it yourself change the file or use kubectl scale"
         )
-    return {**job, "spec": {**job["spec"], adapter.specs: specs}}, tuple(told)
+    return {**job, "spec": {**job["spec"], job_kind.specs: specs}}, tuple(told)
 
 
 def preserve_limits(job: Manifest, old: Manifest) -> Manifest:
@@ -91,17 +91,17 @@ def preserve_limits(job: Manifest, old: Manifest) -> Manifest:
 
 
 def _preserve(limit: ResourceLimit, job: Manifest, old: Manifest) -> Manifest:
-    raised, adapter = limit.raised(old), adapter_for(job)
-    before = {item.key: item for item in adapter.replicas(old)}
-    specs = dict(job["spec"][adapter.specs])
-    for item in adapter.replicas(job):
+    raised, job_kind = limit.raised(old), kind_of(job)
+    before = {item.key: item for item in job_kind.replicas(old)}
+    specs = dict(job["spec"][job_kind.specs])
+    for item in job_kind.replicas(job):
         known = raised.get(item.key)
         if known is None or item.key not in before:
             continue
-        had = limit.limit_of(adapter.trainer(before[item.key]))
-        if had == known.limit and limit.limit_of(adapter.trainer(item)) == known.stated:
-            specs[item.key] = limit.replica(item, adapter, known.limit)
-    return {**job, "spec": {**job["spec"], adapter.specs: specs}}
+        had = limit.limit_of(job_kind.trainer(before[item.key]))
+        if had == known.limit and limit.limit_of(job_kind.trainer(item)) == known.stated:
+            specs[item.key] = limit.replica(item, job_kind, known.limit)
+    return {**job, "spec": {**job["spec"], job_kind.specs: specs}}
 
 
 def _last_applied(job: Mapping[str, Any]) -> str | None:
@@ -178,13 +178,13 @@ def _respond(
             old = _mapping(request.get("oldObject"))
             if not _was_injected(old):
                 return {"allowed": True, "warnings": [_not_injected_message(job)]}
-            settings = inject.pin_image(settings, old, adapter_for(old))
+            settings = inject.pin_image(settings, old, kind_of(old))
             if is_reapplied(request):
                 wanted, warnings = preserve_replicas(job, old, defaults)
                 wanted = preserve_limits(wanted, old)
         injected = inject.inject(wanted, settings=settings, defaults=defaults, source=source)
-        if request["operation"] == "UPDATE" and adapter_for(job) is TENSORFLOW:
-            tfjob_rules.check_update(old, wanted, source)
+        if request["operation"] == "UPDATE":
+            kind_of(job).check_update(old, wanted, source)
         warnings += tuple(event.message for event in injected.warnings)
     except errors.InputError as refusal:
         return {"allowed": False, "status": {"code": _INVALID, "message": str(refusal)}}
@@ -222,7 +222,7 @@ def _is_supported(job: Mapping[str, Any]) -> bool:
 
 def _was_injected(old: Mapping[str, Any]) -> bool:
     try:
-        schema.check_schema(old, adapter_for(old), "the job as it was")
+        schema.check_schema(old, kind_of(old), "the job as it was")
     except errors.ManifestError:
         return False  # no webhook of ours has seen it
     return inject.is_injected(old)

@@ -39,7 +39,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.checkpoint_tools.export import export_model
 from rover_kf.client import RoverClient, manifests
-from rover_kf.injection.adapters import PYTORCH
+from rover_kf.job_kinds.pytorchjob.kind import PYTORCHJOB
 from rover_kf.pipeline_steps import launch_options
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # kfp.local warns of what it does not emulate
@@ -367,7 +367,7 @@ def test_a_sweep_gives_each_trial_its_job(manifest):
     """Arguments come last, as a shell splits them; each set makes another job of the same run."""
     texts = [vary_manifest.python_func(manifest, one) for one in ("--lr 0.1", "--name 'a b'")]
     found = [manifests.load(text).job for text in texts]
-    words = [PYTORCH.trainer(PYTORCH.replicas(job)[0])["command"][2:] for job in found]
+    words = [PYTORCHJOB.trainer(PYTORCHJOB.replicas(job)[0])["command"][2:] for job in found]
     assert words == [["--lr", "0.1"], ["--name", "a b"]]
     assert len({launch_options.make_job_name(job, "run-1") for job in found}) == 2
     with pytest.raises(errors.InputError, match="vary it before it is patched"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob, Pod
-from rover_kf.reconcilers.plan import SUSPEND, Observed, PatchJob, ReconcilePlan
+from rover_kf.reconcilers.plan import Observed, PatchJob, ReconcilePlan, suspend_spec
 from rover_kf.reconcilers.policies import suspend_policy
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import AutoscalingPolicy
@@ -44,7 +44,10 @@ def look(memory, able, now, *, after=AFTER, given=None):
     policy = AutoscalingPolicy(min=FEWEST, max=3, suspend_after_seconds=after)
     seen = Observed(given or job(), pods(able), None, policy)
     made = suspend_policy.apply(ReconcilePlan((), memory), seen, now)
-    done = any(isinstance(effect, PatchJob) and effect.spec == SUSPEND for effect in made.effects)
+    done = any(
+        isinstance(effect, PatchJob) and effect.spec == suspend_spec(seen.job)
+        for effect in made.effects
+    )
     return made.status, done, made
 
 

@@ -26,23 +26,16 @@ from rover_kf.api.jobs import JobKey, ObservedJob, Pod
 from rover_kf.cluster.kubernetes import conversion as objects
 from rover_kf.cluster.kubernetes.api import KubernetesApi
 from rover_kf.cluster.kubernetes.informer import Informer, ObjectKey
-from rover_kf.cluster.kubernetes.kubernetes_cluster import (
-    LABELLED,
-    PLURALS,
-    VERSION,
-    KubernetesCluster,
-    collection_path,
-)
+from rover_kf.cluster.kubernetes.kubernetes_cluster import LABELLED, KubernetesCluster
 from rover_kf.cluster.kubernetes.transport import Transport
+from rover_kf.job_kinds import registry
+from rover_kf.job_kinds.job_kind import JobKind
 
 SURROUNDINGS_SECONDS = 10.0
 """How long what bounds the jobs of a namespace is believed, unless we change a job's size."""
 _LEVEL = 1
 """Of zlib: a job becomes a fifth of its text."""
 _POLL_SECONDS = 0.25
-_KINDS = {f"{kind.lower()}-controller": kind for kind in PLURALS}
-"""Of jobs, by what the operator calls itself on their pods."""
-_MADE = f"{names.OPERATOR_NAME_LABEL} in ({','.join(_KINDS)})"
 
 
 class CachedCluster(KubernetesCluster):
@@ -66,7 +59,10 @@ class CachedCluster(KubernetesCluster):
     ) -> None:
         super().__init__(client, transport)
         self._clock = clock
-        self._jobs = {kind: _informer(self._api, kind, namespace, on_change) for kind in PLURALS}
+        self._jobs = {
+            job_kind.kind: _informer(self._api, job_kind, namespace, on_change)
+            for job_kind in registry.job_kinds()
+        }
         self._pods = PodIndex(self._api, f"/namespaces/{namespace}" if namespace else "")
         self._threads: tuple[threading.Thread, ...] = ()
         self._namespace_objects: dict[str, tuple[float, NamespaceObjects]] = {}
@@ -75,7 +71,7 @@ class CachedCluster(KubernetesCluster):
         """Begin to mirror, pods first, in threads that end with the process or after stop."""
         following: dict[str, Callable[[threading.Event], None]] = {"pods": self._pods.follow}
         for kind, jobs in self._jobs.items():
-            following[PLURALS[kind]] = functools.partial(self._follow_jobs, jobs)
+            following[registry.kind_named(kind).plural] = functools.partial(self._follow_jobs, jobs)
         self._threads = tuple(
             threading.Thread(target=follow, args=(stop,), name=name, daemon=True)
             for name, follow in following.items()
@@ -157,23 +153,22 @@ class CachedCluster(KubernetesCluster):
 
 
 def _informer(
-    api: KubernetesApi, kind: str, namespace: str, on_change: Callable[[JobKey], None]
+    api: KubernetesApi, job_kind: JobKind, namespace: str, on_change: Callable[[JobKey], None]
 ) -> Informer[bytes]:
     return Informer(
         api,
-        collection_path(namespace, kind),
-        what=PLURALS[kind],
+        job_kind.path(namespace),
+        what=job_kind.plural,
         query=LABELLED,
-        transform=lambda item: _compress(item, kind),
-        on_change=lambda object_key: on_change(JobKey(*object_key, kind)),
+        transform=lambda item: _compress(item, job_kind),
+        on_change=lambda object_key: on_change(JobKey(*object_key, job_kind.kind)),
     )
 
 
-def _compress(item: Mapping[str, Any], kind: str) -> bytes:
+def _compress(item: Mapping[str, Any], job_kind: JobKind) -> bytes:
     """A job's text, compressed; who manages its fields is never asked."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    # A list's items do not name their kind.
-    whole = {"apiVersion": VERSION, "kind": kind, **item, "metadata": metadata}
+    whole = {**job_kind.identify(item), "metadata": metadata}
     return zlib.compress(json.dumps(whole, separators=(",", ":")).encode(), _LEVEL)
 
 
@@ -186,11 +181,12 @@ class PodIndex:
     """
 
     def __init__(self, api: KubernetesApi, namespace_path: str = "") -> None:
+        operators = ",".join(job_kind.operator for job_kind in registry.job_kinds())
         self._informer = Informer(
             api,
             f"/api/v1{namespace_path}/pods",
             what="pods",
-            query={"labelSelector": _MADE},
+            query={"labelSelector": f"{names.OPERATOR_NAME_LABEL} in ({operators})"},
             transform=_parse_member,
             on_change=self._index_pod,
         )
@@ -228,7 +224,7 @@ def _parse_member(item: Mapping[str, Any]) -> tuple[JobKey, Pod] | None:
     """A pod with its job; None if it lacks the Training Operator's labels."""
     metadata = item["metadata"]
     labels = metadata.get("labels") or {}
-    name, maker = (labels.get(key, "") for key in (names.JOB_NAME_LABEL, names.OPERATOR_NAME_LABEL))
-    job = JobKey(metadata["namespace"], name, _KINDS.get(maker, names.PYTORCHJOB))
+    job_kind = registry.kind_operated_by(labels.get(names.OPERATOR_NAME_LABEL, ""))
+    job = JobKey(metadata["namespace"], labels.get(names.JOB_NAME_LABEL, ""), job_kind.kind)
     found = objects.parse_pods([item])
     return (job, found[0]) if found else None

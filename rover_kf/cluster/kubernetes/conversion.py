@@ -15,34 +15,31 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import ContainerStatus, Event, JobKey, ObservedJob, Pod
+from rover_kf.job_kinds import registry
 
 COMPONENT = "rover-kf"
-_SPECS = {names.PYTORCHJOB: "pytorchReplicaSpecs", names.TFJOB: "tfReplicaSpecs"}
 _ORDER = {"master": 0, "chief": 0, "worker": 1}
 _MESSAGE_LIMIT = 1024
 """Characters of an Event's message that the newer Events API allows."""
 
 
 def parse_job(manifest: Mapping[str, Any]) -> ObservedJob:
-    """A PyTorchJob or TFJob as the API server returned it."""
-    metadata, spec = manifest["metadata"], manifest.get("spec") or {}
-    status = manifest.get("status") or {}
-    conditions = [c for c in status.get("conditions") or () if c.get("status") == "True"]
-    phase = conditions[-1]["type"] if conditions else ""
-    finished = phase in ("Succeeded", "Failed")
-    ended = status.get("completionTime") or (conditions or [{}])[-1].get("lastTransitionTime")
-    specs = spec.get(_SPECS[manifest["kind"]]) or {}
+    """A job as the API server returned it."""
+    metadata, job_kind = manifest["metadata"], registry.kind_named(manifest["kind"])
+    phase = job_kind.phase(manifest)
     return ObservedJob(
         key=job_key(manifest),
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
         manifest=manifest,
-        replicas={str(key).lower(): int(s.get("replicas") or 1) for key, s in specs.items()},
+        replicas=job_kind.replica_counts(manifest),
         phase=phase,
-        suspended=bool((spec.get("runPolicy") or {}).get("suspend")),
+        suspended=job_kind.is_suspended(manifest),
         deleting="deletionTimestamp" in metadata,
         created_at=parse_time(metadata.get("creationTimestamp")),
-        finished_at=parse_time(ended) if finished else None,
+        finished_at=parse_time(job_kind.ended_at(manifest))
+        if phase in ("Succeeded", "Failed")
+        else None,
     )
 
 
@@ -224,7 +221,7 @@ def event_body(job: ObservedJob, event: Event, now: float) -> dict[str, Any]:
             "namespace": job.key.namespace,
         },
         "involvedObject": {
-            "apiVersion": f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}",
+            "apiVersion": registry.kind_named(job.key.kind).api_version,
             "kind": job.key.kind,
             "namespace": job.key.namespace,
             "name": job.key.name,

@@ -9,7 +9,6 @@ several threads. Nothing here retries: callers are level-triggered and ask again
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,44 +22,10 @@ from rover_kf.cluster.kubernetes import conversion as objects
 from rover_kf.cluster.kubernetes.api import MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi
 from rover_kf.cluster.kubernetes.nodes import KubernetesNodes
 from rover_kf.cluster.kubernetes.transport import ApiProxyTransport, Transport
+from rover_kf.job_kinds import registry
+from rover_kf.job_kinds.job_kind import JobKind
 
-VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
-PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
 LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
-_TFJOBS = "TFJobs"
-
-# The Training Operator fails a TFJob that has a pod which is said to run and is being deleted; even
-# a deletion without grace shows such a version of it for a moment. One that has failed by a signal
-# it makes anew. Nobody else will ever write that status: the kubelet is as gone as the node.
-REASON = "NodeLost"
-
-
-def lost_pod_status(pod: Pod) -> dict[str, Any]:
-    """Merge patch of its status: failed, its trainer by SIGKILL; of another uid it is refused."""
-    restarts = {item.name: item.restarts for item in pod.containers}
-    trainer = {
-        "name": names.TENSORFLOW_CONTAINER,
-        "image": "",
-        "imageID": "",
-        "ready": False,
-        "restartCount": restarts.get(names.TENSORFLOW_CONTAINER, 0),
-        "state": {"terminated": {"exitCode": 128 + signal.SIGKILL, "reason": REASON}},
-    }
-    return {
-        "metadata": {"uid": pod.uid},
-        "status": {
-            "phase": "Failed",
-            "reason": REASON,
-            "message": f"node {pod.node} is not heard any more",
-            "containerStatuses": [trainer],
-        },
-    }
-
-
-def collection_path(namespace: str | None, kind: str) -> str:
-    """Path of the jobs of a namespace, or of all without one."""
-    where = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/{VERSION}{where}/{PLURALS[kind]}"
 
 
 class KubernetesCluster(KubernetesNodes):
@@ -100,25 +65,27 @@ class KubernetesCluster(KubernetesNodes):
         return objects.parse_job(self._api.request("GET", _job(key), what=str(key)))
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
-        """Labelled PyTorchJobs, then TFJobs, of a namespace, or of all with None.
+        """Labelled PyTorchJobs, then other kinds, of a namespace, or of all with None.
 
-        A cluster need not know TFJobs, nor need a user's role name them: PyTorchJobs are listed
-        then.
+        A cluster need not know the other kinds, nor need a user's role name them.
         """
-        found = list(self._of_kind(namespace, names.PYTORCHJOB))
-        try:
-            found += self._of_kind(namespace, names.TFJOB)
-        except (errors.InputError, errors.KindNotServed) as refusal:
-            self._denied_reads.record_denied(_TFJOBS, "PyTorchJobs alone are listed", refusal)
-        else:
-            self._denied_reads.record_allowed(_TFJOBS)
+        default, *others = registry.job_kinds()
+        found = list(self._of_kind(namespace, default))
+        for job_kind in others:
+            what = f"{job_kind.kind}s"
+            try:
+                found += self._of_kind(namespace, job_kind)
+            except (errors.InputError, errors.KindNotServed) as refusal:
+                self._denied_reads.record_denied(what, f"{what} are not listed", refusal)
+            else:
+                self._denied_reads.record_allowed(what)
         return tuple(found)
 
-    def _of_kind(self, namespace: str | None, kind: str) -> Iterator[ObservedJob]:
-        what = f"{PLURALS[kind]} of {namespace or 'all namespaces'}"
-        for item in self._api.items(collection_path(namespace, kind), what=what, query=LABELLED):
-            # A list's items do not name their kind.
-            yield objects.parse_job({"apiVersion": VERSION, "kind": kind, **item})
+    def _of_kind(self, namespace: str | None, job_kind: JobKind) -> Iterator[ObservedJob]:
+        what = f"{job_kind.plural} of {namespace or 'all namespaces'}"
+        path = job_kind.path(namespace)
+        for item in self._api.items(path, what=what, query=LABELLED):
+            yield objects.parse_job(job_kind.identify(item))
 
     def patch_job(
         self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
@@ -174,8 +141,7 @@ class KubernetesCluster(KubernetesNodes):
     def force_delete_pod(self, key: JobKey, pod: Pod) -> None:
         """Remove a pod's object without waiting for its node; one that is gone is no error.
 
-        A TFJob's is first marked as killed: of one that is deleted while it is said to run the
-        operator may see a last version, which it takes for a failure of the job.
+        A kind may need a last status of the pod first.
 
         Raises:
             Conflict: a pod of that name is another one by now.
@@ -184,8 +150,8 @@ class KubernetesCluster(KubernetesNodes):
         path, what = _pod(key, pod.name), f"pod {pod.name} of {key}"
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
         with contextlib.suppress(errors.NoSuchJob):
-            if key.kind == names.TFJOB:
-                status = lost_pod_status(pod)
+            status = registry.kind_named(key.kind).lost_pod_status(pod)
+            if status is not None:
                 self._api.request(
                     "PATCH", f"{path}/status", what=what, body=status, content_type=MERGE_PATCH
                 )
@@ -267,7 +233,7 @@ class KubernetesCluster(KubernetesNodes):
 
 
 def _jobs(key: JobKey) -> str:
-    return collection_path(key.namespace, key.kind)
+    return registry.kind_named(key.kind).path(key.namespace)
 
 
 def _job(key: JobKey) -> str:

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from rover_kf import errors
-from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
+from rover_kf.job_kinds.pytorchjob.kind import PYTORCHJOB
 
-SPECS = "pytorchReplicaSpecs"
+SPECS = PYTORCHJOB.specs
 _VOLUMES = ("emptyDir", "persistentVolumeClaim", "hostPath", "projected", "downwardAPI")
 
 
@@ -29,8 +29,8 @@ def validate(manifest: Manifest, folder: pathlib.Path) -> None:
     Raises:
         ManifestError: with the key, the value and what is allowed.
     """
-    _need(manifest, "kind", manifest.get("kind"), (names.PYTORCHJOB,))
-    version = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
+    _need(manifest, "kind", manifest.get("kind"), (PYTORCHJOB.kind,))
+    version = PYTORCHJOB.api_version
     _need(manifest, "apiVersion", manifest.get("apiVersion"), (version,))
     name = manifest.get("metadata", {}).get("name")
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", str(name or "")):
@@ -74,9 +74,9 @@ def _check_replica(
         _refuse(manifest, f"{key}.replicas", count, allowed)
     pod = replica.get("template", {}).get("spec", {})
     containers = pod.get("containers") or []
-    if not any(c.get("name") == names.PYTORCH_CONTAINER and c.get("image") for c in containers):
+    if not any(c.get("name") == PYTORCHJOB.container and c.get("image") for c in containers):
         found = [c.get("name") for c in containers]
-        allowed = f"a container named {names.PYTORCH_CONTAINER} with an image"
+        allowed = f"a container named {PYTORCHJOB.container} with an image"
         _refuse(manifest, f"{key}.template.spec.containers", found, allowed)
     for index, volume in enumerate(pod.get("volumes") or []):
         source = next((name for name in volume if name != "name"), "emptyDir")

@@ -7,8 +7,9 @@ from __future__ import annotations
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import adapters, quantities
+from rover_kf.injection import quantities
 from rover_kf.injection.limits.raised_limit import LimitRaise, ResourceLimit
+from rover_kf.job_kinds import registry
 
 __all__ = [
     "MEMORY",
@@ -41,8 +42,8 @@ patch, other_containers_request = MEMORY.patch, MEMORY.other_containers_request
 def max_limit(manifest: Manifest) -> int:
     """The largest of the trainers' limits in a job's manifest, in bytes; 0 if none is stated."""
     try:
-        adapter = adapters.adapter_for(manifest)
-        trainers = [adapter.trainer(one) for one in adapter.replicas(manifest)]
+        job_kind = registry.kind_of(manifest)
+        trainers = [job_kind.trainer(one) for one in job_kind.replicas(manifest)]
         return max((limit_of(trainer) or 0 for trainer in trainers), default=0)
     except (errors.ManifestError, LookupError, TypeError, StopIteration, ValueError):
         return 0  # not a job that could be admitted: nothing is known of it

@@ -15,7 +15,7 @@ from typing import Any
 
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import keyed_lists
-from rover_kf.injection.adapters import JobAdapter, Replica
+from rover_kf.job_kinds.job_kind import JobKind, Replica
 
 Resources = dict[str, dict[str, Any]]
 
@@ -112,26 +112,26 @@ class ResourceLimit:
         }
         return json.dumps(texts, sort_keys=True)
 
-    def replica(self, given: Replica, adapter: JobAdapter, limit: int) -> dict[str, Any]:
+    def replica(self, given: Replica, job_kind: JobKind, limit: int) -> dict[str, Any]:
         """The spec of a replica type with another limit."""
         template = given.spec["template"]
         changed = keyed_lists.replace_item(
             template["spec"],
             "containers",
-            adapter.container,
+            job_kind.container,
             lambda trainer: {**trainer, "resources": self.resources(trainer, limit)},
         )
         return {**given.spec, "template": {**template, "spec": changed}}
 
-    def patch(self, given: Replica, adapter: JobAdapter, limit: int) -> dict[str, Any]:
+    def patch(self, given: Replica, job_kind: JobKind, limit: int) -> dict[str, Any]:
         """Merge patch of a job's ``spec`` that gives a replica type another limit."""
-        containers = self.replica(given, adapter, limit)["template"]["spec"]["containers"]
-        return {adapter.specs: {given.key: {"template": {"spec": {"containers": containers}}}}}
+        containers = self.replica(given, job_kind, limit)["template"]["spec"]["containers"]
+        return {job_kind.specs: {given.key: {"template": {"spec": {"containers": containers}}}}}
 
-    def other_containers_request(self, given: Replica, adapter: JobAdapter) -> int:
+    def other_containers_request(self, given: Replica, job_kind: JobKind) -> int:
         """What the pod's other containers ask for while the trainer runs."""
         pod = given.spec["template"]["spec"]
-        others = [item for item in pod["containers"] if item["name"] != adapter.container]
+        others = [item for item in pod["containers"] if item["name"] != job_kind.container]
         others += [
             item
             for item in pod.get("initContainers") or ()

@@ -11,7 +11,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.injection import storage_mount
-from rover_kf.injection.adapters import Replica
+from rover_kf.job_kinds.job_kind import Replica
 
 _READ_ONLY_VOLUMES = ("configMap", "secret", "downwardAPI", "projected", "image")
 

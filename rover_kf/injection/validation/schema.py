@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection.adapters import JobAdapter
+from rover_kf.job_kinds.job_kind import JobKind
 
 
-def check_schema(manifest: Manifest, adapter: JobAdapter, source: str) -> None:
+def check_schema(manifest: Manifest, job_kind: JobKind, source: str) -> None:
     """Refuse a manifest in which the job's parts are missing or of the wrong type.
 
     Raises:
@@ -29,20 +29,20 @@ def check_schema(manifest: Manifest, adapter: JobAdapter, source: str) -> None:
     spec = _mapping(manifest, "spec", "spec", source)
     for key in ("runPolicy", "elasticPolicy"):
         _optional(spec, key, "spec", source)
-    path = f"spec.{adapter.specs}"
-    for name, replica in _mapping(spec, adapter.specs, path, source).items():
-        if str(name).lower() not in adapter.kinds:
-            kinds = ", ".join(kind.capitalize() for kind in adapter.kinds)
+    path = f"spec.{job_kind.specs}"
+    for name, replica in _mapping(spec, job_kind.specs, path, source).items():
+        if str(name).lower() not in job_kind.kinds:
+            kinds = ", ".join(kind.capitalize() for kind in job_kind.kinds)
             _refuse(f"{path}.{name}", "a replica type", kinds, source)
-        _check_replica(replica, f"{path}.{name}", adapter, source)
-    masters = adapter.masters(manifest)
+        _check_replica(replica, f"{path}.{name}", job_kind, source)
+    masters = job_kind.masters(manifest)
     if masters > 1:
         _refuse(f"{path}.Master.replicas", masters, "1", source)
-    if masters + adapter.workers(manifest) == 0:
-        _refuse(path, sorted(spec[adapter.specs]), "a Master or a Worker that trains", source)
+    if masters + job_kind.workers(manifest) == 0:
+        _refuse(path, sorted(spec[job_kind.specs]), "a Master or a Worker that trains", source)
 
 
-def _check_replica(replica: object, path: str, adapter: JobAdapter, source: str) -> None:
+def _check_replica(replica: object, path: str, job_kind: JobKind, source: str) -> None:
     if not isinstance(replica, Mapping):
         _refuse(path, replica, "a mapping", source)
     replicas = replica.get("replicas", 1)
@@ -56,10 +56,10 @@ def _check_replica(replica: object, path: str, adapter: JobAdapter, source: str)
     where = f"{path}.template.spec.containers"
     containers = _check_pod(pod, f"{path}.template.spec", source)
     known = [item["name"] for item in containers]
-    if adapter.container not in known:
-        allowed = f"a list with a container named {adapter.container}: the one that trains"
+    if job_kind.container not in known:
+        allowed = f"a list with a container named {job_kind.container}: the one that trains"
         _refuse(where, known or None, allowed, source)
-    _check_trainer(containers[known.index(adapter.container)], where, source)
+    _check_trainer(containers[known.index(job_kind.container)], where, source)
 
 
 def _check_metadata(metadata: Mapping[str, Any], path: str, source: str) -> None:

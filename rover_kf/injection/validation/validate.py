@@ -15,10 +15,11 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event, Manifest
 from rover_kf.api.policy import policy_fields
 from rover_kf.injection import quantities, sidecar_container, sizing, storage_mount, volumes
-from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.injection_plan import ReplicaPlan
 from rover_kf.injection.policy.rover_policy import RoverPolicy
-from rover_kf.injection.validation import mounts, schema, tfjob_rules
+from rover_kf.injection.validation import mounts, schema
+from rover_kf.job_kinds.job_kind import JobKind, Replica
+from rover_kf.job_kinds.registry import kind_of
 
 
 def validate(
@@ -40,8 +41,8 @@ def validate(
         ManifestError: the job cannot be used.
         PolicyError: an annotation is wrong, or does not go with the job.
     """
-    adapter = adapter_for(manifest, source=source)
-    schema.check_schema(manifest, adapter, source)
+    job_kind = kind_of(manifest, source=source)
+    schema.check_schema(manifest, job_kind, source)
     metadata = manifest["metadata"]
     label = (metadata.get("labels") or {}).get(names.INJECT_LABEL, "true")
     if label != "true":
@@ -51,16 +52,13 @@ def validate(
     policy = RoverPolicy.from_annotations(
         metadata.get("annotations") or {}, defaults=defaults, source=source
     )
-    _check_templates(manifest, adapter, source)
-    if adapter is TENSORFLOW:
-        tfjob_rules.check_tfjob(manifest, policy, source)
-    else:
-        _check_without_servers(policy, source)
-    _check_bounds(manifest, adapter, policy, source)
-    for replica in adapter.replicas(manifest):
-        trainer = adapter.trainer(replica)
+    _check_templates(manifest, job_kind, source)
+    job_kind.check(manifest, policy, source)
+    _check_bounds(manifest, job_kind, policy, source)
+    for replica in job_kind.replicas(manifest):
+        trainer = job_kind.trainer(replica)
         _check_reserved(replica, trainer, source)
-        alone = replica.kind in adapter.standalone_types(manifest)
+        alone = replica.kind in job_kind.standalone_types(manifest)
         if replica.kind == "ps" or not alone:
             _check_shards(replica, trainer, policy, source, allow_unmounted=allow_unmounted)
         if alone:
@@ -85,11 +83,11 @@ def storage_warnings(plans: tuple[ReplicaPlan, ...]) -> tuple[Event, ...]:
     return tuple(warnings)
 
 
-def _check_templates(manifest: Manifest, adapter: JobAdapter, source: str) -> None:
+def _check_templates(manifest: Manifest, job_kind: JobKind, source: str) -> None:
     """Refuse a policy that stands where nobody reads it."""
     read = manifest["metadata"].get("annotations") or {}
     known = {names.PREFIX + key for key in policy_fields()}
-    for replica in adapter.replicas(manifest):
+    for replica in job_kind.replicas(manifest):
         stated = (replica.spec["template"].get("metadata") or {}).get("annotations") or {}
         for key in sorted(known.intersection(stated) - read.keys()):
             path = f"{replica.path}.template.metadata.annotations[{key}]"
@@ -97,25 +95,7 @@ def _check_templates(manifest: Manifest, adapter: JobAdapter, source: str) -> No
             raise errors.ManifestError(path, stated[key], allowed=allowed, source=source)
 
 
-def _check_without_servers(policy: RoverPolicy, source: str) -> None:
-    """Refuse what a TFJob alone may wish for."""
-    if policy.checkpoint.peer_copy == "on":
-        allowed = "off: a PyTorchJob's pods keep copies of each other's state by themselves"
-        key = names.PREFIX + "checkpoint.peer-copy"
-        raise errors.PolicyError(key, "on", allowed=allowed, source=source)
-    if policy.scaling.ps_max is not None:
-        allowed = "nothing: a PyTorchJob has no parameter servers"
-        key, most = names.PREFIX + "scaling.ps-max", policy.scaling.ps_max
-        raise errors.PolicyError(key, most, allowed=allowed, source=source)
-    if policy.checkpoint.shards is not None:
-        allowed = "nothing: it is for parameter servers, and a PyTorchJob has none"
-        key, path = names.PREFIX + "checkpoint.shards", policy.checkpoint.shards
-        raise errors.PolicyError(key, path, allowed=allowed, source=source)
-
-
-def _check_bounds(
-    manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy, source: str
-) -> None:
+def _check_bounds(manifest: Manifest, job_kind: JobKind, policy: RoverPolicy, source: str) -> None:
     elastic = manifest["spec"].get("elasticPolicy") or {}
     low, high = elastic.get("minReplicas"), elastic.get("maxReplicas")
     for key, value in (("minReplicas", low), ("maxReplicas", high)):
@@ -129,14 +109,14 @@ def _check_bounds(
         allowed = "off or recommend: spec.elasticPolicy.metrics makes an autoscaler of its own"
         key = names.PREFIX + "scaling.mode"
         raise errors.PolicyError(key, "auto", allowed=allowed, source=source)
-    low, high = sizing.worker_bounds(manifest, policy, adapter)
+    low, high = sizing.worker_bounds(manifest, policy, job_kind)
     if low > high:
         allowed = f"at most spec.elasticPolicy.maxReplicas, which is {high}"
         key = names.PREFIX + "scaling.min"
         raise errors.PolicyError(key, low, allowed=allowed, source=source)
-    workers = adapter.workers(manifest)
+    workers = job_kind.workers(manifest)
     if workers and not low <= workers <= high:
-        path = f"spec.{adapter.specs}.Worker.replicas"
+        path = f"spec.{job_kind.specs}.Worker.replicas"
         allowed = f"{low} to {high} (scaling.min and scaling.max, else elasticPolicy)"
         raise errors.ManifestError(path, workers, allowed=allowed, source=source)
 

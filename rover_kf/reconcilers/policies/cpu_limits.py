@@ -26,9 +26,10 @@ from rover_kf.elastic.resources.cpu_limit import (
     decide_raise,
 )
 from rover_kf.injection import quantities
-from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.limits.manifest_cpu import CPU
 from rover_kf.injection.limits.raised_limit import LimitRaise
+from rover_kf.job_kinds.job_kind import JobKind, Replica
+from rover_kf.job_kinds.registry import kind_of
 from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import (
     CpuRaises,
@@ -113,9 +114,9 @@ def _managed_replicas(observed: Observed) -> tuple[Replica, ...]:
     job = observed.job
     if job.inactive:
         return ()
-    adapter = adapter_for(job.manifest)
-    found = adapter.replicas(job.manifest)
-    if adapter is not TENSORFLOW:
+    job_kind = kind_of(job.manifest)
+    found = job_kind.replicas(job.manifest)
+    if job_kind.elastic:
         return found
     served = {one.kind: one for one in found if one.kind in observed.standalone_types}
     return tuple(served[kind] for kind in _SERVED if kind in served and SERVER in served)
@@ -125,30 +126,30 @@ def _decide_raise(
     replica: Replica, observed: Observed, job_status: JobStatus, now: float
 ) -> CpuRaiseDecision | None:
     """What follows from what pods take; None while there is nothing to tell it from."""
-    adapter = adapter_for(observed.job.manifest)
-    limit = CPU.limit_of(adapter.trainer(replica))
+    job_kind = kind_of(observed.job.manifest)
+    limit = CPU.limit_of(job_kind.trainer(replica))
     if limit is None or observed.policy.mode == OFF:
         return None
-    uses, state = _uses(replica, observed, adapter), _state(replica, job_status)
+    uses, state = _uses(replica, observed, job_kind), _state(replica, job_status)
     # What a server waits for may be a worker, and the other way round: one after the other.
-    known = job_status.cpu if adapter is TENSORFLOW else (state,)
+    known = (state,) if job_kind.elastic else job_status.cpu
     raised = max((one.raised_at for one in known), default=0.0)
     pace = _step_times(observed, raised + SETTLE_SECONDS if raised else 0.0, now)
     if pace is None or not uses:
         return None
     node = max(map(quantities.parse_millicores, observed.node_cpu), default=None)
     if node is not None:
-        node = max(node - CPU.other_containers_request(replica, adapter), 0)
+        node = max(node - CPU.other_containers_request(replica, job_kind), 0)
     bounds = CpuRaiseLimits(observed.policy.max_cpu or None, node)
     return decide_raise(uses, state, limit, bounds, training_rate=pace, now=now)
 
 
-def _uses(replica: Replica, observed: Observed, adapter: JobAdapter) -> dict[str, CpuUse]:
+def _uses(replica: Replica, observed: Observed, job_kind: JobKind) -> dict[str, CpuUse]:
     """Of its pods whose limit the kernel knows, as their sidecars tell."""
     pods = {
         pod.name
         for pod in observed.pods
-        if pod.replica_type == replica.kind and _current_limit(pod, adapter) and not pod.deleting
+        if pod.replica_type == replica.kind and _current_limit(pod, job_kind) and not pod.deleting
     }
     if replica.kind in observed.standalone_types:
         servers = (
@@ -192,13 +193,13 @@ def _full_windows(observed: Observed, since: float, now: float) -> Sequence[Thro
 def _execute(
     plan: ReconcilePlan, replica: Replica, growth: CpuRaiseDecision, observed: Observed, now: float
 ) -> ReconcilePlan:
-    adapter = adapter_for(observed.job.manifest)
-    limit = CPU.limit_of(adapter.trainer(replica)) or 0
+    job_kind = kind_of(observed.job.manifest)
+    limit = CPU.limit_of(job_kind.trainer(replica)) or 0
     if not growth.throttled_pods:
         return plan
     waits = (_step_times(observed, 0.0, now) or TrainingRate(0.0)).wait_fraction
     why = _describe_throttling(replica, growth.throttled_pods, waits)
-    more = _describe_imbalance(replica, growth.throttled_pods, _uses(replica, observed, adapter))
+    more = _describe_imbalance(replica, growth.throttled_pods, _uses(replica, observed, job_kind))
     refusal = growth.denial_reason or policy_source.cpu_raise_denial(observed.policy)
     if growth.limit is None or refusal:
         limits = (limit, growth.limit)
@@ -210,9 +211,9 @@ def _execute(
     others = (one for one in plan.status.cpu if one.replica_type != replica.kind)
     memory = dataclasses.replace(plan.status, cpu=(*others, state))
     known = CPU.raised(observed.job.manifest)
-    stated = CPU.stated(observed.job.manifest, replica.key, adapter.trainer(replica)) or limit
+    stated = CPU.stated(observed.job.manifest, replica.key, job_kind.trainer(replica)) or limit
     text = CPU.annotation({**known, replica.key: LimitRaise(stated, growth.limit)})
-    patch = CPU.patch(replica, adapter, growth.limit)
+    patch = CPU.patch(replica, job_kind, growth.limit)
     limits = (limit, growth.limit)
     event = _make_raised_event(replica, limits, state, more, observed=observed, now=now)
     raising = PatchJob(memory, patch, {CPU.annotation_key: text})
@@ -223,31 +224,31 @@ def _plan_resizes(replica: Replica, observed: Observed) -> Iterator[ResizeContai
     """What gives pods their limits."""
     if not observed.resizes:
         return
-    adapter = adapter_for(observed.job.manifest)
+    job_kind = kind_of(observed.job.manifest)
     resources = (
-        CPU.resize(adapter.trainer(replica)) if any(_pods_to_resize(replica, observed)) else {}
+        CPU.resize(job_kind.trainer(replica)) if any(_pods_to_resize(replica, observed)) else {}
     )
     for pod in _pods_to_resize(replica, observed):
-        yield ResizeContainer(pod, adapter.container, resources, "CPU", names.EVENT_CPU_NOT_RAISED)
+        yield ResizeContainer(pod, job_kind.container, resources, "CPU", names.EVENT_CPU_NOT_RAISED)
 
 
 def _pods_to_resize(replica: Replica, observed: Observed) -> Iterator[Pod]:
     """Pods that have less than their raised template states."""
-    adapter = adapter_for(observed.job.manifest)
-    trainer = adapter.trainer(replica)
+    job_kind = kind_of(observed.job.manifest)
+    trainer = job_kind.trainer(replica)
     if CPU.stated(observed.job.manifest, replica.key, trainer) is None:
         return
     for pod in observed.pods:
         if pod.replica_type != replica.kind or pod.deleting or pod.phase != "Running":
             continue
-        has = _current_limit(pod, adapter)
+        has = _current_limit(pod, job_kind)
         if has and quantities.parse_millicores(has) < (CPU.limit_of(trainer) or 0):
             yield pod
 
 
-def _current_limit(pod: Pod, adapter: JobAdapter) -> str:
+def _current_limit(pod: Pod, job_kind: JobKind) -> str:
     """The limit that the pod's trainer states; empty if none, or where none is enforced."""
-    trainers = (one for one in pod.containers if one.name == adapter.container)
+    trainers = (one for one in pod.containers if one.name == job_kind.container)
     return next((one.cpu_limit for one in trainers), "")
 
 
@@ -255,7 +256,7 @@ def _emit_stuck(
     plan: ReconcilePlan, replica: Replica, observed: Observed, now: float
 ) -> ReconcilePlan:
     """Of pods whose nodes have no room for what they shall have."""
-    trainer = adapter_for(observed.job.manifest).trainer(replica)
+    trainer = kind_of(observed.job.manifest).trainer(replica)
     if CPU.stated(observed.job.manifest, replica.key, trainer) is None:
         return plan
     for pod in observed.pods:

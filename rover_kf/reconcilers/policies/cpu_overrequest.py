@@ -14,7 +14,8 @@ from typing import Any
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.injection import quantities
-from rover_kf.injection.adapters import PYTORCH, Replica
+from rover_kf.job_kinds.job_kind import Replica
+from rover_kf.job_kinds.registry import kind_of_job
 from rover_kf.reconcilers.plan import Observed, ReconcilePlan
 from rover_kf.scaling.policy import OFF
 
@@ -46,7 +47,7 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     if worker is None or status.phase != "training" or len(windows) < WINDOWS:
         return plan
     asked, enough = (
-        _requested_cores(PYTORCH.trainer(worker)),
+        _requested_cores(kind_of_job(observed.job).trainer(worker)),
         max(status.cpu_peak * MARGIN, MIN_CORES),
     )
     if asked < MIN_RATIO * enough or asked - enough < MIN_GAIN:
@@ -66,9 +67,10 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
 
 
 def _worker_replica(observed: Observed) -> Replica | None:
-    if observed.job.key.kind != PYTORCH.kind:
+    job_kind = kind_of_job(observed.job)
+    if not job_kind.elastic:
         return None
-    found = (one for one in PYTORCH.replicas(observed.job.manifest) if one.kind == "worker")
+    found = (one for one in job_kind.replicas(observed.job.manifest) if one.kind == "worker")
     return next(found, None)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.api.status import ServerLostRequest
-from rover_kf.injection.validation import tfjob_rules
+from rover_kf.job_kinds.registry import kind_of_job
 from rover_kf.reconcilers.plan import CallCoordinator, DeleteLostPod, Observed, ReconcilePlan
 
 _ENDED = ("Succeeded", "Failed")
@@ -58,7 +58,8 @@ def _plan_round_restarts(lost: Pod, observed: Observed, reason: str) -> Iterator
     and go are clients of the parameter servers alone; but those keep their connection to a worker
     that is gone, and once its successor came they answered nobody (TensorFlow 2.21).
     """
-    kind, comes_and_goes = lost.replica_type, tfjob_rules.is_dynamic(observed.job.manifest)
+    kind = lost.replica_type
+    comes_and_goes = kind_of_job(observed.job).is_dynamic(observed.job.manifest)
     if kind not in observed.standalone_types & _CONNECTED:
         return
     hears = observed.status is not None and not (comes_and_goes and kind == "worker")

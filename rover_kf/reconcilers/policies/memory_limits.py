@@ -24,9 +24,10 @@ from rover_kf.elastic.resources.memory_limit import (
     before_oom,
 )
 from rover_kf.injection import quantities
-from rover_kf.injection.adapters import JobAdapter, Replica, adapter_for
 from rover_kf.injection.limits.manifest_memory import MEMORY
 from rover_kf.injection.limits.raised_limit import LimitRaise
+from rover_kf.job_kinds.job_kind import JobKind, Replica
+from rover_kf.job_kinds.registry import kind_of
 from rover_kf.reconcilers.plan import (
     DeletePod,
     EmitJobEvent,
@@ -72,26 +73,26 @@ def delay(observed: Observed) -> float | None:
     return POLL_SECONDS if observed.policy.max_memory and not observed.job.inactive else None
 
 
-def _adapter(observed: Observed) -> JobAdapter:
-    return adapter_for(observed.job.manifest)
+def _job_kind(observed: Observed) -> JobKind:
+    return kind_of(observed.job.manifest)
 
 
 def _managed_replicas(observed: Observed) -> tuple[Replica, ...]:
-    return _adapter(observed).replicas(observed.job.manifest)
+    return _job_kind(observed).replicas(observed.job.manifest)
 
 
 def _decide_raise(
     replica: Replica, observed: Observed, job_status: JobStatus, now: float
 ) -> MemoryRaiseDecision | None:
     """What follows from kills of this type's pods; None if there is no limit to raise."""
-    adapter = _adapter(observed)
-    limit = MEMORY.limit_of(adapter.trainer(replica))
+    job_kind = _job_kind(observed)
+    limit = MEMORY.limit_of(job_kind.trainer(replica))
     kills, trend = tuple(_oom_kills(replica, observed)), _trend(replica, observed)
     if limit is None or not (kills or trend):
         return None
     node = max(map(quantities.parse_bytes, observed.node_memory), default=None)
     if node is not None:
-        node = max(node - MEMORY.other_containers_request(replica, adapter), 0)
+        node = max(node - MEMORY.other_containers_request(replica, job_kind), 0)
     bounds = MemoryRaiseLimits(observed.policy.max_memory, node)
     found = after_oom(kills, _state(replica, job_status), limit, bounds, now)
     if found.limit or found.denial_reason or trend is None or not observed.policy.max_memory:
@@ -148,14 +149,14 @@ def _execute(
     state = dataclasses.replace(state, reason=why[:MAX_REASON]) if growth.limit else state
     others = (one for one in plan.status.memory if one.replica_type != replica.kind)
     memory = dataclasses.replace(plan.status, memory=(*others, state))
-    adapter = _adapter(observed)
-    trainer = adapter.trainer(replica)
+    job_kind = _job_kind(observed)
+    trainer = job_kind.trainer(replica)
     limit = MEMORY.limit_of(trainer) or 0
     if growth.limit is not None:
         known = MEMORY.raised(observed.job.manifest)
         stated = MEMORY.stated(observed.job.manifest, replica.key, trainer) or limit
         text = MEMORY.annotation({**known, replica.key: LimitRaise(stated, growth.limit)})
-        patch = MEMORY.patch(replica, adapter, growth.limit)
+        patch = MEMORY.patch(replica, job_kind, growth.limit)
         event = _make_raised_event(replica, (limit, growth.limit), why, observed, now)
         raising = PatchJob(memory, patch, {MEMORY.annotation_key: text})
         return plan.with_effects(raising, EmitJobEvent(event), status=memory)
@@ -168,13 +169,13 @@ def _execute(
 
 def _plan_resizes(observed: Observed, now: float) -> Iterator[ResizeContainer | DeletePod]:
     """What gives pods their limits; of those that have to go to another node, one."""
-    behind, adapter = tuple(_pods_to_resize(observed, now)), _adapter(observed)
+    behind, job_kind = tuple(_pods_to_resize(observed, now)), _job_kind(observed)
     stuck = [pod for pod, _, resize in behind if not (resize and observed.resizes)]
     for pod, replica, resize in behind:
         if resize and observed.resizes:
-            resources = MEMORY.resize(adapter.trainer(replica))
+            resources = MEMORY.resize(job_kind.trainer(replica))
             yield ResizeContainer(
-                pod, adapter.container, resources, "memory", names.EVENT_MEMORY_NOT_RAISED
+                pod, job_kind.container, resources, "memory", names.EVENT_MEMORY_NOT_RAISED
             )
     missing = [
         pod for pod in observed.pods if pod.phase != "Running" or not pod.ready or pod.deleting
@@ -187,7 +188,7 @@ def _plan_resizes(observed: Observed, now: float) -> Iterator[ResizeContainer | 
 def _pods_to_resize(observed: Observed, now: float) -> Iterator[tuple[Pod, Replica, bool]]:
     """Pods that have less than their raised template states, and whether to try a resize."""
     for replica in _managed_replicas(observed):
-        trainer = _adapter(observed).trainer(replica)
+        trainer = _job_kind(observed).trainer(replica)
         if MEMORY.stated(observed.job.manifest, replica.key, trainer) is None:
             continue
         for pod in observed.pods:
@@ -208,7 +209,7 @@ def _refused_by_node(pod: Pod, now: float) -> bool:
 
 
 def _trainer(pod: Pod, observed: Observed) -> ContainerStatus | None:
-    name = _adapter(observed).container
+    name = _job_kind(observed).container
     return next((one for one in pod.containers if one.name == name), None)
 
 

@@ -24,7 +24,7 @@ from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.rule import REPLACE_NODE, ExitEvidence
 from rover_kf.elastic.node_check.verdict import CheckEvidence, pod_verdicts
 from rover_kf.injection import node_affinity
-from rover_kf.injection.adapters import PYTORCH
+from rover_kf.job_kinds.registry import kind_of_job
 from rover_kf.reconcilers.plan import (
     Cordon,
     DeletePod,
@@ -62,7 +62,7 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     out = [one.node for one in after if not one.readmitted_at]
     plan = plan.with_effects(*_plan_cordons(observed, new), status=memory)
     if patches := _patches(observed, out, [one.node for one in before if one.node not in out]):
-        plan = plan.with_effects(PatchJob(memory, {PYTORCH.specs: patches}))
+        plan = plan.with_effects(PatchJob(memory, {kind_of_job(observed.job).specs: patches}))
     replaced = map(DeletePod, _pods_to_replace(observed, out, memory))
     return plan.with_effects(*map(EmitJobEvent, events), *replaced)
 
@@ -147,10 +147,11 @@ def _pods_to_replace(observed: Observed, out: list[str], job_status: JobStatus) 
 def _patches(observed: Observed, out: list[str], back: list[str]) -> dict[str, object]:
     """Merge patches of the replica specs whose templates are to change."""
     found: dict[str, object] = {}
-    for kind, spec in (observed.job.manifest["spec"].get(PYTORCH.specs) or {}).items():
-        pod = node_affinity.exclude_nodes(spec["template"]["spec"], out, readmit=back)
+    for replica in kind_of_job(observed.job).replicas(observed.job.manifest):
+        template = replica.spec["template"]
+        pod = node_affinity.exclude_nodes(template["spec"], out, readmit=back)
         if pod is not None:
-            found[kind] = {"template": {"spec": pod}}
+            found[replica.key] = {"template": {"spec": pod}}
     return found
 
 

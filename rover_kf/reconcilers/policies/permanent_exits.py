@@ -12,7 +12,7 @@ from __future__ import annotations
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.elastic.rendezvous.effects import truncate
-from rover_kf.injection.adapters import PYTORCH
+from rover_kf.job_kinds.registry import kind_of_job
 from rover_kf.reconcilers.plan import (
     DeletePod,
     EmitJobEvent,
@@ -35,7 +35,7 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         key = f"unfit:{pod.uid[:8]}"
         if (
             pod.replica_type in kinds
-            and _must_be_replaced(pod)
+            and _must_be_replaced(observed, pod)
             and not plan.status.has_emitted(key)
         ):
             return _replace_pod(plan, observed, pod, now)
@@ -44,16 +44,18 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
 
 def _restarted_in_place(observed: Observed) -> frozenset[str]:
     """Replica types whose containers the kubelet starts again whatever their exit code."""
-    if observed.job.key.kind != names.PYTORCHJOB:
+    job_kind = kind_of_job(observed.job)
+    if not job_kind.elastic:
         return frozenset()
-    replicas = PYTORCH.replicas(observed.job.manifest)
     return frozenset(
-        one.kind for one in replicas if (one.spec.get("restartPolicy") or "OnFailure") in _IN_PLACE
+        one.kind
+        for one in job_kind.replicas(observed.job.manifest)
+        if (one.spec.get("restartPolicy") or job_kind.restart_policy) in _IN_PLACE
     )
 
 
 def _fail_job(plan: ReconcilePlan, observed: Observed, verdict: str, now: float) -> ReconcilePlan:
-    policy = observed.job.manifest["spec"].get("runPolicy") or {}
+    policy = kind_of_job(observed.job).run_policy(observed.job.manifest)
     if policy.get("backoffLimit") == 0:
         return plan
     message = (
@@ -64,8 +66,9 @@ def _fail_job(plan: ReconcilePlan, observed: Observed, verdict: str, now: float)
     return plan.patch(plan.status, event, {"runPolicy": {"backoffLimit": 0}})
 
 
-def _must_be_replaced(pod: Pod) -> bool:
-    trainer = next((one for one in pod.containers if one.name == PYTORCH.container), None)
+def _must_be_replaced(observed: Observed, pod: Pod) -> bool:
+    name = kind_of_job(observed.job).container
+    trainer = next((one for one in pod.containers if one.name == name), None)
     ended = trainer is not None and trainer.exit_code == names.EXIT_RETRY
     return ended and pod.phase == "Running" and not pod.deleting
 

@@ -17,12 +17,12 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import (
-    SUSPEND,
     DeleteJob,
     EmitJobEvent,
     Observed,
     PatchJob,
     ReconcilePlan,
+    suspend_spec,
 )
 from rover_kf.reconcilers.status_annotation import LauncherState
 
@@ -103,7 +103,7 @@ def _expire(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePla
     )
     ended = dataclasses.replace(known, expired_at=now)
     memory = dataclasses.replace(plan.status, launch=ended, suspended=reason, below_since=0.0)
-    plan = plan.with_effects(PatchJob(memory, SUSPEND), status=memory)
+    plan = plan.with_effects(PatchJob(memory, suspend_spec(observed.job)), status=memory)
     plan = _emit_once(plan, names.EVENT_LAUNCH_LEASE_EXPIRED, reason, now)
     return plan.with_effects(DeleteJob()) if deletes else plan
 

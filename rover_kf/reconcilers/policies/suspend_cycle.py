@@ -17,7 +17,13 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.reconcilers import policy_source
-from rover_kf.reconcilers.plan import SUSPEND, Observed, PatchJob, ReconcilePlan, resume_spec
+from rover_kf.reconcilers.plan import (
+    Observed,
+    PatchJob,
+    ReconcilePlan,
+    resume_spec,
+    suspend_spec,
+)
 from rover_kf.reconcilers.scaling import resize, scaling_proposal
 from rover_kf.scaling.policy import AUTO
 from rover_kf.scaling.scaling_state import Move
@@ -42,7 +48,11 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     if not known.cycle_started_at or observed.pods:
         return plan
     move = resize.pending_move(known)
-    return _resume(plan, now) if move is None else _resume_with_change(plan, observed, move, now)
+    return (
+        _resume(plan, observed, now)
+        if move is None
+        else _resume_with_change(plan, observed, move, now)
+    )
 
 
 def delay(plan: ReconcilePlan, observed: Observed) -> float | None:
@@ -52,16 +62,19 @@ def delay(plan: ReconcilePlan, observed: Observed) -> float | None:
 
 
 def _start(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
-    if any(isinstance(effect, PatchJob) and effect.spec == SUSPEND for effect in plan.effects):
+    if any(
+        isinstance(effect, PatchJob) and effect.spec == suspend_spec(observed.job)
+        for effect in plan.effects
+    ):
         return plan  # for a reason that does not pass by itself
     if scaling_proposal.cycle_denial_reason(observed, plan.status):
         return plan
     move = resize.pending_move(plan.status)
     if move is not None:
-        return _suspend(plan, f"for {move.change}", now)
+        return _suspend(plan, observed, f"for {move.change}", now)
     if _is_due(plan, observed):
         pods = ", ".join(plan.cpu.behind)
-        return _suspend(plan, f"{pods} cannot be resized while it runs", now)
+        return _suspend(plan, observed, f"{pods} cannot be resized while it runs", now)
     return plan
 
 
@@ -84,17 +97,17 @@ def _is_due(plan: ReconcilePlan, observed: Observed) -> bool:
     return left > WORTH * max(status.restart_seconds, RESTART_SECONDS)
 
 
-def _suspend(plan: ReconcilePlan, why: str, now: float) -> ReconcilePlan:
+def _suspend(plan: ReconcilePlan, observed: Observed, why: str, now: float) -> ReconcilePlan:
     reason = (
         f"suspended: {why}; the job goes on by itself, from storage, once all pods are gone (step "
         f"{plan.status.durable_step} or later)"
     )
     memory = dataclasses.replace(plan.status, suspended=reason, cycle_started_at=now)
     event = Event(names.EVENT_SUSPENDED, reason, at=now)
-    return plan.patch(memory, event, SUSPEND)
+    return plan.patch(memory, event, suspend_spec(observed.job))
 
 
-def _resume(plan: ReconcilePlan, now: float, more: str = "") -> ReconcilePlan:
+def _resume(plan: ReconcilePlan, observed: Observed, now: float, more: str = "") -> ReconcilePlan:
     """As it is, which is more than it was where its template was changed."""
     known = plan.status
     memory = dataclasses.replace(known, cycle_started_at=0.0, suspended="")
@@ -102,7 +115,7 @@ def _resume(plan: ReconcilePlan, now: float, more: str = "") -> ReconcilePlan:
         f"its pods are gone after {now - known.cycle_started_at:.0f} s: new ones get what it states"
     )
     event = Event(names.EVENT_RESUMED, message + more, warning=bool(more), at=now)
-    return plan.patch(memory, event, resume_spec({}))
+    return plan.patch(memory, event, resume_spec(observed.job, {}))
 
 
 def _resume_with_change(
@@ -122,11 +135,13 @@ def _resume_with_change(
         ban = observed.policy.ban_seconds
         scaling = scaling.with_ban(move.target, ban, now, move.target_servers)
         plan = plan.with_status(scaling=scaling)
-        return _resume(plan, now, f"; without {move.change}: {refused}")
+        return _resume(plan, observed, now, f"; without {move.change}: {refused}")
     known, decision = resize.complete_move(plan.status, now)
     memory = dataclasses.replace(known, cycle_started_at=0.0, suspended="")
     spent = now - plan.status.cycle_started_at
     message = f"its pods are gone after {spent:.0f} s: it goes on with {move.change}"
     event = Event(names.EVENT_RESUMED, message, at=now)
-    plan = plan.patch(memory, event, resume_spec(resize.target_replicas(observed.job, move)))
+    plan = plan.patch(
+        memory, event, resume_spec(observed.job, resize.target_replicas(observed.job, move))
+    )
     return resize.emit_scaled(dataclasses.replace(plan, decision=decision), move, now)

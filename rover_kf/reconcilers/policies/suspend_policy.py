@@ -15,7 +15,7 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.reconcilers import policy_source
-from rover_kf.reconcilers.plan import SUSPEND, Observed, ReconcilePlan
+from rover_kf.reconcilers.plan import Observed, ReconcilePlan, suspend_spec
 from rover_kf.reconcilers.policies import pending_pods
 from rover_kf.reconcilers.status_annotation import JobStatus
 
@@ -43,7 +43,7 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     reason = _suspend_reason(observed, plan.status, since, now)
     memory = dataclasses.replace(plan.status, suspended=reason, below_since=0.0)
     event = Event(names.EVENT_SUSPENDED, reason, warning=True, at=now)
-    return plan.patch(memory, event, SUSPEND)
+    return plan.patch(memory, event, suspend_spec(observed.job))
 
 
 def delay(plan: ReconcilePlan, observed: Observed, now: float) -> float | None:

@@ -18,7 +18,7 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.injection.adapters import PYTORCH, TENSORFLOW
+from rover_kf.job_kinds.registry import kind_of_job
 from rover_kf.reconcilers.plan import (
     AnnounceResize,
     Observed,
@@ -98,8 +98,7 @@ def continue_(
 def _change(plan: ReconcilePlan, observed: Observed, move: Move, now: float) -> ReconcilePlan:
     changed, decision = complete_move(plan.status, now)
     if requested_counts(observed.job) != move.target_size:
-        specs = TENSORFLOW.specs if "ps" in observed.standalone_types else PYTORCH.specs
-        plan = plan.with_effects(PatchJob(changed, worker_spec(move.target, specs)))
+        plan = plan.with_effects(PatchJob(changed, worker_spec(observed.job, move.target)))
     plan = dataclasses.replace(plan, status=changed, decision=decision)
     return emit_scaled(plan, move, now)
 
@@ -124,7 +123,7 @@ def target_replicas(job: ObservedJob, move: Move) -> dict[str, int]:
     wanted = {"worker": move.target, "ps": move.target_servers}
     return {
         item.key: wanted[item.kind]
-        for item in TENSORFLOW.replicas(job.manifest)
+        for item in kind_of_job(job).replicas(job.manifest)
         if item.kind in wanted and item.replicas != wanted[item.kind]
     }
 

@@ -17,7 +17,7 @@ from rover_kf.api.jobs import ObservedJob, Pod
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.injection.validation import tfjob_rules
+from rover_kf.job_kinds.registry import kind_of_job
 from rover_kf.recommender import job_signature
 from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import CpuRaises, Observed
@@ -129,7 +129,7 @@ def is_fully_running(observed: Observed) -> bool:
     counts = {kind: sum(pod.replica_type == kind for pod in there) for kind in KINDS}
     if any(counts[kind] != job.replicas[kind] for kind in KINDS):
         return False
-    return not tfjob_rules.is_dynamic(job.manifest) or _all_use_ledger(status, job.replicas)
+    return not kind_of_job(job).is_dynamic(job.manifest) or _all_use_ledger(status, job.replicas)
 
 
 def _all_use_ledger(status: CoordinatorStatus, replicas: Mapping[str, int]) -> bool:
@@ -163,7 +163,7 @@ def _ps_observation(
         masters=job.nodes,
         steady=is_fully_running(observed),
         model=observed.ps_model,
-        live=tfjob_rules.is_dynamic(job.manifest),
+        live=kind_of_job(job).is_dynamic(job.manifest),
         suspend_blocker=cycle_denial_reason(observed, job_status),
         raised_at=cpu.settled_at,
         cores_seconds=cpu.settling,

@@ -24,10 +24,11 @@ from typing import Any
 
 from rover_kf.api import codec, names
 from rover_kf.api.policy import PolicySections
-from rover_kf.injection.adapters import TENSORFLOW, Replica
 from rover_kf.injection.command import RUN_MODULE
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
+from rover_kf.job_kinds.job_kind import Replica
+from rover_kf.job_kinds.tfjob.kind import TFJOB
 from rover_kf.sidecar import runtime
 from tests.support.jobs.job_manifests import environment_of
 from tests.support.pods import launcher_pods
@@ -108,7 +109,7 @@ class TensorFlowJob:
         (self.folder / "token").write_text("a shared token")
         runtime.install(self.folder / "runtime")
         network = launcher_pods.network()
-        replicas = TENSORFLOW.replicas(self.manifest)
+        replicas = TFJOB.replicas(self.manifest)
         self._names = [(item, index) for item in replicas for index in range(item.replicas)]
         # The operator's port is 2222; TensorFlow binds it on all addresses of the machine.
         self._ports = dict(zip(map(_key, self._names), _free_ports(len(self._names)), strict=True))
@@ -136,7 +137,7 @@ class TensorFlowJob:
         name = _name(self.manifest, replica, index)
         pod = replica.spec["template"]["spec"]
         (sidecar,) = (i for i in pod["initContainers"] if i["name"] == names.SIDECAR_CONTAINER)
-        trainer = TENSORFLOW.trainer(replica)
+        trainer = TFJOB.trainer(replica)
         home = self.folder / f"{replica.kind[:2]}{index}"
         own = {names.ENV_HOME: str(home)}
         return TensorFlowPod(

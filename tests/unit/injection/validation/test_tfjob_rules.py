@@ -16,7 +16,7 @@ from rover_kf.api import names
 from rover_kf.coordinator.address_broadcast import other_pods
 from rover_kf.injection import inject as injection
 from rover_kf.injection.settings import InjectionSettings
-from rover_kf.injection.validation import tfjob_rules
+from rover_kf.job_kinds.tfjob.kind import TFJOB
 from rover_kf.sidecar import settings as sidecar_settings
 from tests.support.jobs.job_manifests import environment_of, make_job
 
@@ -398,10 +398,10 @@ def test_only_workers_come_and_go(after, says):
     """Neither servers nor the bound that they were started with; nor may all workers go."""
     before = coming(2)
     if says is None:
-        tfjob_rules.check_update(before, after, "job")
+        TFJOB.check_update(before, after, "job")
         return
     with pytest.raises(errors.InputError, match=says):
-        tfjob_rules.check_update(before, after, "job")
+        TFJOB.check_update(before, after, "job")
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_a_running_jobs_size_stays(counts, says):
     before = make_tfjob({"Chief": 1, "Worker": 2, "PS": 2})
     after = make_tfjob(counts)
     with pytest.raises(errors.ManifestError, match=says):
-        tfjob_rules.check_update(before, after, "job")
+        TFJOB.check_update(before, after, "job")
     before["spec"]["runPolicy"] = {"suspend": True}
-    tfjob_rules.check_update(before, after, "job")
-    tfjob_rules.check_update(after, after, "job")
+    TFJOB.check_update(before, after, "job")
+    TFJOB.check_update(after, after, "job")

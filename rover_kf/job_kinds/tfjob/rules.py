@@ -13,20 +13,19 @@ from collections.abc import Mapping
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection.adapters import TENSORFLOW
-from rover_kf.injection.policy.rover_policy import RoverPolicy
+from rover_kf.api.policy import PolicySections
+from rover_kf.job_kinds.job_kind import JobKind
 
 _PORT = "tfjob-port"
 """The operator's name for the port of a TensorFlow process; 2222 if there is none."""
 _DYNAMIC = "spec.enableDynamicWorker"
-_SPECS = f"spec.{TENSORFLOW.specs}"
 _SCALING_MAX_KEY = names.PREFIX + "scaling.max"
 _SUSPEND = (
     "Set spec.runPolicy.suspend to true, wait until its pods are gone, then change it and resume"
 )
 
 
-def check_tfjob(manifest: Manifest, policy: RoverPolicy, source: str) -> None:
+def check_tfjob(job_kind: JobKind, manifest: Manifest, policy: PolicySections, source: str) -> None:
     """Refuse a TFJob that could not train.
 
     Raises:
@@ -34,13 +33,17 @@ def check_tfjob(manifest: Manifest, policy: RoverPolicy, source: str) -> None:
             cannot.
         PolicyError: a wish that needs a world of another size, or torch.
     """
-    counts = {item.kind: item.replicas for item in TENSORFLOW.replicas(manifest)}
-    if "ps" in counts and not TENSORFLOW.masters(manifest):
+    counts = {item.kind: item.replicas for item in job_kind.replicas(manifest)}
+    if "ps" in counts and not job_kind.masters(manifest):
         allowed = "a Chief beside PS: its program drives TensorFlow 2's ParameterServerStrategy"
-        raise errors.ManifestError(f"{_SPECS}.Chief", None, allowed=allowed, source=source)
+        raise errors.ManifestError(
+            f"spec.{job_kind.specs}.Chief", None, allowed=allowed, source=source
+        )
     if "ps" in counts and "worker" not in counts:
         allowed = "at least one Worker beside PS: the chief's program trains on workers alone"
-        raise errors.ManifestError(f"{_SPECS}.Worker", None, allowed=allowed, source=source)
+        raise errors.ManifestError(
+            f"spec.{job_kind.specs}.Worker", None, allowed=allowed, source=source
+        )
     if is_dynamic(manifest):
         _check_dynamic(policy, counts, source)
     _check_policy(policy, counts, source)
@@ -52,20 +55,21 @@ def is_dynamic(manifest: Manifest) -> bool:
     return bool(manifest["spec"].get("enableDynamicWorker"))
 
 
-def dynamic_cluster_spec(manifest: Manifest, most_workers: int) -> str:
+def dynamic_cluster_spec(job_kind: JobKind, manifest: Manifest, most_workers: int) -> str:
     """The addresses of all processes that such a job may ever have, as JSON.
 
     The kubelet puts job and namespace in, from variables that stand before this one.
 
     Args:
+        job_kind: the kind TFJob.
         manifest: of the job.
         most_workers: that it may have.
     """
     found: dict[str, list[str]] = {}
-    for item in TENSORFLOW.replicas(manifest):
+    for item in job_kind.replicas(manifest):
         if item.kind == "evaluator":
             continue
-        ports = TENSORFLOW.trainer(item).get("ports") or ()
+        ports = job_kind.trainer(item).get("ports") or ()
         port = next((one["containerPort"] for one in ports if one.get("name") == _PORT), 2222)
         host = f"$({names.ENV_JOB})-{item.kind}-%d.$({names.ENV_NAMESPACE}).svc:{port}"
         count = most_workers if item.kind == "worker" else item.replicas
@@ -73,7 +77,7 @@ def dynamic_cluster_spec(manifest: Manifest, most_workers: int) -> str:
     return json.dumps(found, sort_keys=True)
 
 
-def check_update(old: Manifest, new: Manifest, source: str) -> None:
+def check_update(job_kind: JobKind, old: Manifest, new: Manifest, source: str) -> None:
     """Refuse a change of size while the job runs.
 
     Raises:
@@ -96,8 +100,8 @@ def check_update(old: Manifest, new: Manifest, source: str) -> None:
         raise errors.PolicyError(
             _SCALING_MAX_KEY, _scaling_max(new), allowed=allowed, source=source
         )
-    before = {item.key: item.replicas for item in TENSORFLOW.replicas(old)}
-    after = {item.key: item.replicas for item in TENSORFLOW.replicas(new)}
+    before = {item.key: item.replicas for item in job_kind.replicas(old)}
+    after = {item.key: item.replicas for item in job_kind.replicas(new)}
     for key in (*before, *(key for key in after if key not in before)):
         if before.get(key) == after.get(key):
             continue
@@ -107,11 +111,11 @@ def check_update(old: Manifest, new: Manifest, source: str) -> None:
             f"{before.get(key, 0)} while the job runs: every process was told the cluster's size "
             f"when it started, and the operator fails a TFJob that loses a pod. {_SUSPEND}"
         )
-        path = f"{_SPECS}.{key}.replicas"
+        path = f"spec.{job_kind.specs}.{key}.replicas"
         raise errors.ManifestError(path, after.get(key), allowed=allowed, source=source)
 
 
-def _check_dynamic(policy: RoverPolicy, counts: Mapping[str, int], source: str) -> None:
+def _check_dynamic(policy: PolicySections, counts: Mapping[str, int], source: str) -> None:
     if "ps" not in counts:
         allowed = (
             "false, or PS beside the workers: mirrored workers hold each other's gradients, and "
@@ -131,7 +135,7 @@ def _scaling_max(job: Manifest) -> str | None:
     return None if found is None else str(found)
 
 
-def _check_policy(policy: RoverPolicy, counts: Mapping[str, int], source: str) -> None:
+def _check_policy(policy: PolicySections, counts: Mapping[str, int], source: str) -> None:
     fixed, workers = "TF_CONFIG fixes a TFJob's size while it runs", counts.get("worker", 0)
     if policy.scaling.mode == "auto" and "ps" not in counts:
         _refuse("scaling.mode", "auto", f"off or recommend: {fixed}", source)
@@ -147,7 +151,7 @@ def _check_policy(policy: RoverPolicy, counts: Mapping[str, int], source: str) -
         _refuse("preflight.mode", policy.preflight.mode, "off: the check needs torch", source)
 
 
-def _check_servers(policy: RoverPolicy, servers: int, source: str) -> None:
+def _check_servers(policy: PolicySections, servers: int, source: str) -> None:
     most = policy.scaling.ps_max
     if most is None or 0 < servers <= most:
         return
