@@ -30,7 +30,7 @@ import random
 from collections.abc import Iterator
 
 from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.recommender.job_signature import JobSpec
+from rover_kf.recommender.job_signature import JobFacts
 from rover_kf.recommender.profile import MemoryFootprint, Profile, Trial
 from rover_kf.recommender.recommend import combine_evidence
 
@@ -148,7 +148,7 @@ def _script(name: str, draw: random.Random) -> Script:
 
 
 def _recommended(script: Script, past: list[RunRecord], now: float, draw: random.Random) -> float:
-    facts = JobSpec(
+    facts = JobFacts(
         signature=_signature(script),
         requested={"replicas": 1.0, "memory": script.asked},
         masters=0,

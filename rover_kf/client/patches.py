@@ -22,7 +22,8 @@ from rover_kf.cluster.local.job_conditions import merge
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.injection import patch_diff, sizing
 from rover_kf.injection.validation import validate
-from rover_kf.job_kinds.registry import kind_of, kind_of_job
+from rover_kf.job_kinds.job_spec import JobSpec
+from rover_kf.job_kinds.registry import kind_of_job
 from rover_kf.reconcilers.policy_source import external_manager_reason
 from rover_kf.system.html_tables import NotebookTable
 
@@ -69,7 +70,7 @@ def check_workers(job: ObservedJob, workers: int) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int):
         raise errors.InputError(f"{job.key}: {workers!r} worker replicas; allowed: a whole number")
     policy = validate.validate(job.manifest, allow_unmounted=True)
-    low, high = sizing.worker_bounds(job.manifest, policy, kind_of(job.manifest))
+    low, high = sizing.worker_bounds(JobSpec.from_observed(job), policy)
     sizes = policy.scaling.sizes
     if not low <= workers <= high:
         allowed = f"{low} to {high} (scaling.min and scaling.max, else spec.elasticPolicy)"

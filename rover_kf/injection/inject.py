@@ -28,7 +28,7 @@ from rover_kf.injection import (
 )
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.injection.validation import validate
-from rover_kf.job_kinds.job_kind import JobKind
+from rover_kf.job_kinds.job_spec import JobSpec
 from rover_kf.job_kinds.registry import kind_of
 from rover_kf.system.html_tables import NotebookTable
 
@@ -84,7 +84,7 @@ def inject(
     )
     job_kind = kind_of(manifest, source=source)
     bare = remove(manifest)
-    plans = injection_plan.plan_replicas(bare, job_kind, policy, settings)
+    plans = injection_plan.plan_replicas(JobSpec(job_kind, bare), policy, settings)
     specs, warnings = dict(bare["spec"][job_kind.specs]), list[Event]()
     for item in plans:
         specs[item.replica.key], told = _apply_replica(item)
@@ -135,14 +135,12 @@ def is_injected(manifest: Manifest) -> bool:
     return names.INJECTED_ANNOTATION in (manifest["metadata"].get("annotations") or {})
 
 
-def pin_image(
-    settings: InjectionSettings, manifest: Manifest, job_kind: JobKind
-) -> InjectionSettings:
+def pin_image(settings: InjectionSettings, job: JobSpec) -> InjectionSettings:
     """The settings with the sidecar's image that the job already has.
 
     A running job keeps its image when the controller is upgraded: its pods are of one version.
     """
-    image = sidecar_container.image_of(manifest, job_kind)
+    image = sidecar_container.image_of(job)
     return dataclasses.replace(settings, sidecar_image=image) if image else settings
 
 

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Manifest
 from rover_kf.injection import command, sizing, storage_mount
 from rover_kf.injection.limits import manifest_memory
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.job_kinds.job_kind import JobKind, Replica
+from rover_kf.job_kinds.job_spec import JobSpec
 
 SIDECAR_USER = 65532
 """User and group of the sidecar where the pod does not say which."""
@@ -26,7 +26,7 @@ SIDECAR_USER = 65532
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorldSpec:
-    """The pods that train together, or one that is a world of its own (JobKind.alone)."""
+    """The pods that train together, or one that is a world of its own (standalone_types)."""
 
     coordinator_type: str
     """Replica type of the pod that coordinates it."""
@@ -96,17 +96,16 @@ class ReplicaPlan:
 
 
 def plan_replicas(
-    manifest: Manifest, job_kind: JobKind, policy: RoverPolicy, settings: InjectionSettings
+    job: JobSpec, policy: RoverPolicy, settings: InjectionSettings
 ) -> tuple[ReplicaPlan, ...]:
     """Plan every replica type of a validated job without our own parts."""
-    together, alone = _world(manifest, job_kind, policy), job_kind.standalone_types(manifest)
-    metadata, spec = manifest["metadata"], manifest["spec"]
-    processes = command.processes_of(spec.get("nprocPerNode"))
-    dynamic = job_kind.is_dynamic(manifest)
-    cluster = job_kind.dynamic_cluster_spec(manifest, policy.scaling.max or 0)
+    together, alone = _world(job, policy), job.standalone_types
+    metadata, job_kind, dynamic = job.manifest["metadata"], job.kind, job.is_dynamic
+    processes = command.processes_of(job_kind.processes(job.manifest))
+    cluster = job_kind.dynamic_cluster_spec(job.manifest, policy.scaling.max or 0)
     copies = policy.checkpoint.peer_copy == "on"
     plans = []
-    for replica in job_kind.replicas(manifest):
+    for replica in job.replicas:
         world = WorldSpec(replica.kind, standalone=True) if replica.kind in alone else together
         trainer = job_kind.trainer(replica)
         pod = replica.spec["template"]["spec"]
@@ -120,7 +119,7 @@ def plan_replicas(
                 job_kind=job_kind,
                 job="" if metadata.get("generateName") else metadata["name"],
                 world=world,
-                **_memory(manifest, job_kind, replica, policy, world),
+                **_memory(job, replica, policy, world),
                 storage_mount=storage_mount.covering_mount(trainer, world.checkpoint_path(policy)),
                 user=user,
                 group=group,
@@ -138,37 +137,36 @@ def plan_replicas(
     return tuple(plans)
 
 
-def _world(manifest: Manifest, job_kind: JobKind, policy: RoverPolicy) -> WorldSpec:
+def _world(job: JobSpec, policy: RoverPolicy) -> WorldSpec:
     """Of the pods that are not alone."""
-    alone = job_kind.standalone_types(manifest)
-    kinds = [item.kind for item in job_kind.replicas(manifest) if item.kind not in alone]
+    alone = job.standalone_types
+    kinds = [item.kind for item in job.replicas if item.kind not in alone]
     if "worker" not in kinds:
-        return WorldSpec(kinds[0], job_kind.masters(manifest))
-    low, high = sizing.worker_bounds(manifest, policy, job_kind)
-    masters, workers = job_kind.masters(manifest), job_kind.workers(manifest)
-    return WorldSpec(kinds[0], masters, workers, low, high)
+        return WorldSpec(kinds[0], job.masters)
+    low, high = sizing.worker_bounds(job, policy)
+    return WorldSpec(kinds[0], job.masters, job.workers, low, high)
 
 
 def _memory(
-    manifest: Manifest, job_kind: JobKind, replica: Replica, policy: RoverPolicy, world: WorldSpec
+    job: JobSpec, replica: Replica, policy: RoverPolicy, world: WorldSpec
 ) -> dict[str, int]:
     """Bytes of slots and of a framework's own files beside them."""
     if world.standalone:
         kept = 0
         if replica.kind == "ps" and policy.checkpoint.peer_copy == "on":
-            kept = _first_pod_slot_bytes(manifest, job_kind, policy)
+            kept = _first_pod_slot_bytes(job, policy)
         return {"arena_bytes": sizing.MIB + kept, "scratch_bytes": 0}
-    trainer = job_kind.trainer(replica)
-    stated = manifest_memory.stated(manifest, replica.key, trainer)
+    trainer = job.kind.trainer(replica)
+    stated = manifest_memory.stated(job.manifest, replica.key, trainer)
     arena = sizing.arena_bytes(trainer, policy, stated=stated)
-    return {"arena_bytes": arena, "scratch_bytes": arena // 2 if job_kind.writes_files else 0}
+    return {"arena_bytes": arena, "scratch_bytes": arena // 2 if job.kind.writes_files else 0}
 
 
-def _first_pod_slot_bytes(manifest: Manifest, job_kind: JobKind, policy: RoverPolicy) -> int:
+def _first_pod_slot_bytes(job: JobSpec, policy: RoverPolicy) -> int:
     """Bytes of one of the two slots of the job's first pod."""
-    world, replicas = _world(manifest, job_kind, policy), job_kind.replicas(manifest)
-    first = next(item for item in replicas if item.kind == world.coordinator_type)
-    return _memory(manifest, job_kind, first, policy, world)["arena_bytes"] // 2
+    world = _world(job, policy)
+    first = next(item for item in job.replicas if item.kind == world.coordinator_type)
+    return _memory(job, first, policy, world)["arena_bytes"] // 2
 
 
 def _identity(trainer: Mapping[str, Any], pod: Mapping[str, Any]) -> tuple[int, int | None]:

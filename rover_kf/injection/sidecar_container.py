@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf.api import codec, names
-from rover_kf.api.jobs import Manifest
 from rover_kf.injection import command, keyed_lists, resources, security, volumes
 from rover_kf.injection.injection_plan import ReplicaPlan, coordinator_of, first_pod_of
-from rover_kf.job_kinds.job_kind import JobKind
+from rover_kf.job_kinds.job_spec import JobSpec
 
 RUNTIME_COMMAND = ("python", "-m", "rover_kf.sidecar.runtime", command.RUNTIME)
 
@@ -148,9 +147,9 @@ def is_managed(item: keyed_lists.Item) -> bool:
     return tuple(item.get("command") or ()) == MANAGED.get(str(item.get("name")))
 
 
-def image_of(manifest: Manifest, job_kind: JobKind) -> str | None:
+def image_of(job: JobSpec) -> str | None:
     """Image of the sidecar in an injected job; None if there is none."""
-    for replica in job_kind.replicas(manifest):
+    for replica in job.replicas:
         for item in replica.spec["template"]["spec"].get("initContainers") or ():
             if item.get("name") == names.SIDECAR_CONTAINER and is_managed(item):
                 return str(item.get("image"))

@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rover_kf.api.jobs import Manifest
 from rover_kf.injection import quantities
 from rover_kf.injection.policy.rover_policy import RoverPolicy
-from rover_kf.job_kinds.job_kind import JobKind
+from rover_kf.job_kinds.job_spec import JobSpec
 
 MIB = 1 << 20
 DEFAULT_ARENA = 1 << 30
@@ -21,14 +20,14 @@ VOLUME_MARGIN = 64 * MIB
 """Room in the shared volume for the runtime's files, the socket and the control records."""
 
 
-def worker_bounds(manifest: Manifest, policy: RoverPolicy, job_kind: JobKind) -> tuple[int, int]:
+def worker_bounds(job: JobSpec, policy: RoverPolicy) -> tuple[int, int]:
     """Fewest and most Worker replicas: annotation, else elasticPolicy, else what stands there.
 
     Of a TFJob whose workers come and go one may stay alone.
     """
-    elastic = manifest["spec"].get("elasticPolicy") or {}
-    workers = job_kind.workers(manifest)
-    fewest = 1 if job_kind.is_dynamic(manifest) else workers
+    elastic = job.kind.elastic_policy(job.manifest)
+    workers = job.workers
+    fewest = 1 if job.is_dynamic else workers
     low = policy.scaling.min or elastic.get("minReplicas") or fewest
     high = policy.scaling.max or elastic.get("maxReplicas") or max(workers, low)
     return min(low, high) if policy.scaling.min is None else low, high

@@ -126,6 +126,14 @@ class JobKind:
         """Merge patch of the job's spec."""
         return {"runPolicy": {"suspend": suspended}}
 
+    def elastic_policy(self, manifest: Manifest) -> Mapping[str, Any]:
+        """The bounds of Workers that the operator itself knows; empty without any."""
+        return manifest["spec"].get("elasticPolicy") or {}
+
+    def processes(self, manifest: Manifest) -> object:
+        """Training processes of a pod, as the job states them; None if it does not."""
+        return manifest["spec"].get("nprocPerNode")
+
     def phase(self, manifest: Manifest) -> str:
         """The last true condition of the status; empty without one."""
         conditions = (manifest.get("status") or {}).get("conditions") or ()

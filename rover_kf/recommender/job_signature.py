@@ -14,14 +14,14 @@ from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import JobSignature, ServerSetup
 from rover_kf.injection import command, quantities, sizing, storage_mount
 from rover_kf.injection.policy.rover_policy import RoverPolicy
-from rover_kf.injection.validation import schema
 from rover_kf.job_kinds import registry
+from rover_kf.job_kinds.job_spec import JobSpec
 
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "google.com/tpu")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobFacts:
     """A manifest, read."""
 
     signature: JobSignature
@@ -46,37 +46,34 @@ class JobSpec:
     """Parameters that are trained, where that is known and is not all of them."""
 
 
-def from_manifest(manifest: Manifest, *, source: str = "manifest") -> JobSpec:
+def from_manifest(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
     """Read a PyTorchJob or a TFJob.
 
     Raises:
         InputError: it is neither, a policy annotation is wrong, or it has no trainer container.
     """
-    job_kind = registry.kind_of(manifest, source=source)
-    schema.check_schema(manifest, job_kind, source)
+    job = JobSpec.parse(manifest, source=source)
     metadata = manifest["metadata"]
     annotations = metadata.get("annotations") or {}
     policy = RoverPolicy.from_annotations(annotations, source=source)
-    replicas = job_kind.replicas(manifest)
-    workers = job_kind.workers(manifest)
-    leader = next((item for item in replicas if item.kind == "worker"), replicas[0])
-    trainer = job_kind.trainer(leader)
-    low, high = sizing.worker_bounds(manifest, policy, job_kind)
+    leader = next((item for item in job.replicas if item.kind == "worker"), job.replicas[0])
+    trainer = job.kind.trainer(leader)
+    low, high = sizing.worker_bounds(job, policy)
     resources = _resources(trainer, source)
     signature = JobSignature(
         namespace=metadata.get("namespace") or "default",
         name=metadata.get("name") or metadata.get("generateName") or "",
-        kind=job_kind.kind,
+        kind=job.kind.kind,
         image=str(trainer.get("image") or ""),
         command=" ".join(command.original(manifest, leader.key, trainer)),
-        processes_per_node=command.processes_of(manifest["spec"].get("nprocPerNode")),
+        processes_per_node=command.processes_of(job.kind.processes(manifest)),
         accelerators=int(sum(resources.get(name, 0.0) for name in ACCELERATORS)),
     )
     requested = {key: value for key, value in resources.items() if key in ("cpu", "memory")}
-    return JobSpec(
+    return JobFacts(
         signature=signature,
-        requested={"replicas": float(workers), **requested},
-        masters=job_kind.masters(manifest),
+        requested={"replicas": float(job.workers), **requested},
+        masters=job.masters,
         min_replicas=low,
         max_replicas=high,
         checkpoint_every=policy.checkpoint.every,

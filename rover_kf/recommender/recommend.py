@@ -32,7 +32,7 @@ from rover_kf.recommender import (
 )
 from rover_kf.recommender import job_signature as reading
 from rover_kf.recommender.constraints import Constraints, apply_bounds
-from rover_kf.recommender.job_signature import JobSpec
+from rover_kf.recommender.job_signature import JobFacts
 from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.profile import Profile
 from rover_kf.recommender.size_evidence import SimilarRun, SizeEvidence
@@ -86,7 +86,7 @@ def recommend(
 
 
 def combine_evidence(
-    facts: JobSpec,
+    facts: JobFacts,
     records: Iterable[RunRecord],
     profile: Profile | None = None,
     constraints: Constraints | None = None,
@@ -121,7 +121,7 @@ def combine_evidence(
 
 
 def _collect_evidence(
-    facts: JobSpec, runs: tuple[RunRecord, ...], profile: Profile | None, now: float | None
+    facts: JobFacts, runs: tuple[RunRecord, ...], profile: Profile | None, now: float | None
 ) -> SizeEvidence:
     if now is None:
         now = max((run.updated_at for run in runs), default=0.0)
@@ -167,7 +167,7 @@ def _sizes(
     return tuple(item for item in found if item is not None), unmet
 
 
-def _policy(facts: JobSpec, limits: Constraints, room: float) -> AutoscalingPolicy:
+def _policy(facts: JobFacts, limits: Constraints, room: float) -> AutoscalingPolicy:
     most = min(facts.max_replicas, limits.max_replicas or facts.max_replicas)
     if not math.isinf(room):
         most = max(1, min(most, int(room)))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.recommender.job_signature import JobSpec
+from rover_kf.recommender.job_signature import JobFacts
 from rover_kf.recommender.profile import ModelState, Profile, Trial
 
 BANDWIDTH = 0.7
@@ -138,7 +138,7 @@ UNITS = {
 class SizeEvidence:
     """Everything that is known before the run."""
 
-    job: JobSpec
+    job: JobFacts
     runs: tuple[SimilarRun, ...]
     profile: Profile | None = None
     other_jobs: tuple[SimilarRun, ...] = ()

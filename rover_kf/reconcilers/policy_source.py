@@ -12,6 +12,7 @@ from rover_kf.api.jobs import ObservedJob
 from rover_kf.injection import sizing
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.job_kinds import registry
+from rover_kf.job_kinds.job_spec import JobSpec
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import AUTO, AutoscalingPolicy
 
@@ -35,8 +36,7 @@ def policy_from_job(job: ObservedJob, *, restart_prior_seconds: float = 60.0) ->
         PolicyError: an annotation was edited into something that is not allowed.
     """
     policy = RoverPolicy.from_annotations(job.annotations, source=str(job.key))
-    job_kind = registry.kind_of(job.manifest, source=str(job.key))
-    low, high = sizing.worker_bounds(job.manifest, policy, job_kind)
+    low, high = sizing.worker_bounds(JobSpec.from_observed(job), policy)
     replaces = policy.straggler.action == "replace"
     deadline = policy.scaling.deadline
     return AutoscalingPolicy(
@@ -78,11 +78,11 @@ def policy_from_embedded_job(job: ObservedJob) -> AutoscalingPolicy:
 
 def refusal(job: ObservedJob) -> str:
     """Why the job's replicas are not ours to change; empty if they are."""
-    spec = job.manifest["spec"]
-    elastic = spec.get("elasticPolicy") or {}
+    job_kind = registry.kind_of_job(job)
+    elastic = job_kind.elastic_policy(job.manifest)
     if "ps" in job.replicas:
         return external_manager_reason(job)
-    if not registry.kind_of_job(job).elastic:
+    if not job_kind.elastic:
         return f"a {job.key.kind} fails when workers go, unless it has PS: its size stays"
     if elastic.get("metrics"):
         return (

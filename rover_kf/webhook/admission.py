@@ -33,8 +33,8 @@ from rover_kf.injection.limits.manifest_cpu import CPU
 from rover_kf.injection.limits.manifest_memory import MEMORY
 from rover_kf.injection.limits.raised_limit import ResourceLimit
 from rover_kf.injection.settings import InjectionSettings
-from rover_kf.injection.validation import schema
 from rover_kf.injection.validation.validate import validate
+from rover_kf.job_kinds.job_spec import JobSpec
 from rover_kf.job_kinds.registry import kind_of
 
 PATH = "/mutate"
@@ -178,7 +178,7 @@ def _respond(
             old = _mapping(request.get("oldObject"))
             if not _was_injected(old):
                 return {"allowed": True, "warnings": [_not_injected_message(job)]}
-            settings = inject.pin_image(settings, old, kind_of(old))
+            settings = inject.pin_image(settings, JobSpec.parse(old))
             if is_reapplied(request):
                 wanted, warnings = preserve_replicas(job, old, defaults)
                 wanted = preserve_limits(wanted, old)
@@ -222,7 +222,7 @@ def _is_supported(job: Mapping[str, Any]) -> bool:
 
 def _was_injected(old: Mapping[str, Any]) -> bool:
     try:
-        schema.check_schema(old, kind_of(old), "the job as it was")
+        JobSpec.parse(old, source="the job as it was")
     except errors.ManifestError:
         return False  # no webhook of ours has seen it
     return inject.is_injected(old)

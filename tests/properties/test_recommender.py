@@ -22,7 +22,7 @@ from rover_kf.recommender.gpu_memory import (
     DeviceMemoryModel,
     ParallelConfig,
 )
-from rover_kf.recommender.job_signature import JobSpec
+from rover_kf.recommender.job_signature import JobFacts
 from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.profile import MemoryFootprint, ModelState, Profile, Trial
 from rover_kf.recommender.recommend import combine_evidence
@@ -65,7 +65,7 @@ runs = st.builds(
     st.sampled_from([None, False, True]),
 )
 facts = st.builds(
-    lambda low, span, replicas, asked: JobSpec(
+    lambda low, span, replicas, asked: JobFacts(
         SIGNATURE,
         {"replicas": float(replicas), **asked},
         0,

@@ -76,7 +76,7 @@ class KubernetesCluster(KubernetesNodes):
             try:
                 found += self._of_kind(namespace, job_kind)
             except (errors.InputError, errors.KindNotServed) as refusal:
-                self._denied_reads.record_denied(what, f"{what} are not listed", refusal)
+                self._denied_reads.record_denied(what, "other kinds alone are listed", refusal)
             else:
                 self._denied_reads.record_allowed(what)
         return tuple(found)

@@ -17,9 +17,9 @@ from rover_kf.api.policy import policy_fields
 from rover_kf.injection import quantities, sidecar_container, sizing, storage_mount, volumes
 from rover_kf.injection.injection_plan import ReplicaPlan
 from rover_kf.injection.policy.rover_policy import RoverPolicy
-from rover_kf.injection.validation import mounts, schema
-from rover_kf.job_kinds.job_kind import JobKind, Replica
-from rover_kf.job_kinds.registry import kind_of
+from rover_kf.injection.validation import mounts
+from rover_kf.job_kinds.job_kind import Replica
+from rover_kf.job_kinds.job_spec import JobSpec
 
 
 def validate(
@@ -41,8 +41,7 @@ def validate(
         ManifestError: the job cannot be used.
         PolicyError: an annotation is wrong, or does not go with the job.
     """
-    job_kind = kind_of(manifest, source=source)
-    schema.check_schema(manifest, job_kind, source)
+    job = JobSpec.parse(manifest, source=source)
     metadata = manifest["metadata"]
     label = (metadata.get("labels") or {}).get(names.INJECT_LABEL, "true")
     if label != "true":
@@ -52,13 +51,13 @@ def validate(
     policy = RoverPolicy.from_annotations(
         metadata.get("annotations") or {}, defaults=defaults, source=source
     )
-    _check_templates(manifest, job_kind, source)
-    job_kind.check(manifest, policy, source)
-    _check_bounds(manifest, job_kind, policy, source)
-    for replica in job_kind.replicas(manifest):
-        trainer = job_kind.trainer(replica)
+    _check_templates(job, source)
+    job.kind.check(manifest, policy, source)
+    _check_bounds(job, policy, source)
+    for replica in job.replicas:
+        trainer = job.kind.trainer(replica)
         _check_reserved(replica, trainer, source)
-        alone = replica.kind in job_kind.standalone_types(manifest)
+        alone = replica.kind in job.standalone_types
         if replica.kind == "ps" or not alone:
             _check_shards(replica, trainer, policy, source, allow_unmounted=allow_unmounted)
         if alone:
@@ -83,11 +82,11 @@ def storage_warnings(plans: tuple[ReplicaPlan, ...]) -> tuple[Event, ...]:
     return tuple(warnings)
 
 
-def _check_templates(manifest: Manifest, job_kind: JobKind, source: str) -> None:
+def _check_templates(job: JobSpec, source: str) -> None:
     """Refuse a policy that stands where nobody reads it."""
-    read = manifest["metadata"].get("annotations") or {}
+    read = job.manifest["metadata"].get("annotations") or {}
     known = {names.PREFIX + key for key in policy_fields()}
-    for replica in job_kind.replicas(manifest):
+    for replica in job.replicas:
         stated = (replica.spec["template"].get("metadata") or {}).get("annotations") or {}
         for key in sorted(known.intersection(stated) - read.keys()):
             path = f"{replica.path}.template.metadata.annotations[{key}]"
@@ -95,8 +94,8 @@ def _check_templates(manifest: Manifest, job_kind: JobKind, source: str) -> None
             raise errors.ManifestError(path, stated[key], allowed=allowed, source=source)
 
 
-def _check_bounds(manifest: Manifest, job_kind: JobKind, policy: RoverPolicy, source: str) -> None:
-    elastic = manifest["spec"].get("elasticPolicy") or {}
+def _check_bounds(job: JobSpec, policy: RoverPolicy, source: str) -> None:
+    elastic = job.kind.elastic_policy(job.manifest)
     low, high = elastic.get("minReplicas"), elastic.get("maxReplicas")
     for key, value in (("minReplicas", low), ("maxReplicas", high)):
         if value is not None and (not isinstance(value, int) or value < 1):
@@ -109,14 +108,14 @@ def _check_bounds(manifest: Manifest, job_kind: JobKind, policy: RoverPolicy, so
         allowed = "off or recommend: spec.elasticPolicy.metrics makes an autoscaler of its own"
         key = names.PREFIX + "scaling.mode"
         raise errors.PolicyError(key, "auto", allowed=allowed, source=source)
-    low, high = sizing.worker_bounds(manifest, policy, job_kind)
+    low, high = sizing.worker_bounds(job, policy)
     if low > high:
         allowed = f"at most spec.elasticPolicy.maxReplicas, which is {high}"
         key = names.PREFIX + "scaling.min"
         raise errors.PolicyError(key, low, allowed=allowed, source=source)
-    workers = job_kind.workers(manifest)
+    workers = job.workers
     if workers and not low <= workers <= high:
-        path = f"spec.{job_kind.specs}.Worker.replicas"
+        path = f"spec.{job.kind.specs}.Worker.replicas"
         allowed = f"{low} to {high} (scaling.min and scaling.max, else elasticPolicy)"
         raise errors.ManifestError(path, workers, allowed=allowed, source=source)
 

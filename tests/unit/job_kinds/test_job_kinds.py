@@ -17,6 +17,7 @@ from rover_kf.cluster.kubernetes import conversion
 from rover_kf.injection.inject import inject, remove
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.job_kinds import registry
+from rover_kf.job_kinds.job_spec import JobSpec
 from rover_kf.reconcilers import plan, policy_source
 from rover_kf.reconcilers.plan import Observed
 from tests.support.job_kinds.inventedjob.kind import INVENTEDJOB
@@ -103,6 +104,9 @@ def test_a_third_kind_is_parsed_injected_and_removed():
     source = manifests.load(make_invented())
     assert source.key == JobKey("team", "demo", "InventedJob")
     assert manifests.parse_name("team", "inventedjob/demo") == source.key
+    job = JobSpec.parse(source.job)
+    assert (job.kind, job.workers, job.masters) == (INVENTEDJOB, 2, 0)
+    assert [item.path for item in job.replicas] == ["spec.inventedReplicaSpecs.Worker"]
     done = inject(source.job, settings=InjectionSettings("sidecar:1")).manifest
     pod = done["spec"]["inventedReplicaSpecs"]["Worker"]["template"]["spec"]
     (trainer,) = pod["containers"]

@@ -15,7 +15,7 @@ from rover_kf.injection import sidecar_container
 from rover_kf.injection.injection_plan import plan_replicas
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.injection.settings import InjectionSettings
-from rover_kf.job_kinds.pytorchjob.kind import PYTORCHJOB
+from rover_kf.job_kinds.job_spec import JobSpec
 from rover_kf.sidecar import settings as sidecar_settings
 from tests.support.jobs.job_manifests import make_job
 
@@ -164,7 +164,7 @@ def test_one_definition_reaches_docs_and_sidecar(key):
     assert f"| `{names.PREFIX}{key}` | {help_text} |" in PAGE.read_text()
     stated = {key: STATED[key], **({"tls.secret": "x"} if key == "tls.authorities" else {})}
     found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in stated.items()})
-    plan, *_ = plan_replicas(make_job(), PYTORCHJOB, found, InjectionSettings("sidecar:1"))
+    plan, *_ = plan_replicas(JobSpec.parse(make_job()), found, InjectionSettings("sidecar:1"))
     (variable,) = [
         item["value"]
         for item in sidecar_container.environment(plan)
