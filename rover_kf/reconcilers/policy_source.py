@@ -37,7 +37,6 @@ def policy_from_job(job: ObservedJob, *, restart_prior_seconds: float = 60.0) ->
     """
     policy = RoverPolicy.from_annotations(job.annotations, source=str(job.key))
     low, high = sizing.worker_bounds(JobSpec.from_observed(job), policy)
-    replaces = policy.straggler.action == "replace"
     deadline = policy.scaling.deadline
     return AutoscalingPolicy(
         mode=policy.scaling.mode,
@@ -51,17 +50,7 @@ def policy_from_job(job: ObservedJob, *, restart_prior_seconds: float = 60.0) ->
         value_of_time=policy.scaling.value_of_time,
         deadline=None if deadline is None else job.created_at + deadline,
         weight=policy.scaling.weight,
-        node_grace_seconds=policy.failures.node_grace,
-        node_avoid_seconds=policy.failures.node_avoid,
-        excludes_unfit=policy.preflight.mode == "exclude",
-        cordons=policy.nodes.cordon == "on",
-        max_memory=policy.memory.max or 0,
-        max_cpu=round(1000 * (policy.cpu.max or 0)),
-        suspend_after_seconds=policy.failures.suspend_after,
-        replace_slow_after_seconds=policy.straggler.min_seconds if replaces else None,
-        slow_replacements=policy.straggler.replacements,
-        launch_lease_seconds=policy.launch.lease,
-        on_lease_expired=policy.launch.on_lease_expired,
+        sections=policy,
     )
 
 
@@ -73,7 +62,9 @@ def policy_from_embedded_job(job: ObservedJob) -> AutoscalingPolicy:
     """
     policy = policy_from_job(job, restart_prior_seconds=EMBEDDED_RESTART_SECONDS)
     # There is no other machine.
-    return dataclasses.replace(policy, node_avoid_seconds=0.0)
+    failures = dataclasses.replace(policy.sections.failures, node_avoid=0.0)
+    sections = dataclasses.replace(policy.sections, failures=failures)
+    return dataclasses.replace(policy, sections=sections)
 
 
 def refusal(job: ObservedJob) -> str:

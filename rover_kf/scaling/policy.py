@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.policy import PolicySections
+
 OFF, RECOMMEND, AUTO = "off", "recommend", "auto"
 
 
@@ -43,30 +45,20 @@ class AutoscalingPolicy:
     """How long a size that disappointed is not tried again."""
     join_seconds: float = 300.0
     """How long a changed world may take to form before the change is taken back."""
-    node_grace_seconds: float = 5.0
-    """How long a node may be silent before its pods are removed."""
-    node_avoid_seconds: float = 0.0
-    """How long a job keeps away from a node on which training could not go on; 0: not at all."""
-    excludes_unfit: bool = False
-    """Whether nodes that a check before training found bad are such nodes."""
-    cordons: bool = False
-    """Whether such nodes are also kept from all other pods."""
-    max_memory: int = 0
-    """Bytes that a trainer's memory limit may be raised to; 0: it is never raised."""
-    max_cpu: int = 0
-    """Thousandths of a core that a pod's CPU limit may be raised to; 0: it is never raised."""
-    suspend_after_seconds: float = 0.0
-    """How long fewer than ``min`` may be able to train before the job is suspended; 0: for ever."""
-    replace_slow_after_seconds: float | None = None
-    """How long a pod has to hold the others up before it is replaced; None: it never is."""
-    slow_replacements: int = 0
-    """Most pods that are replaced for it in the job's life."""
-    launch_lease_seconds: float = 0.0
-    """How long the step that launched the job may be silent; 0: for ever."""
-    on_lease_expired: str = "suspend"
-    """What follows: ``suspend``, ``delete`` or ``keep``."""
     settle_windows: int = 2
     """Windows at one size before anything is concluded from them."""
+    sections: PolicySections = dataclasses.field(default_factory=PolicySections)
+    """What else the job's owner allows, as it is stated."""
+
+    @property
+    def max_memory(self) -> int:
+        """Bytes that a trainer's memory limit may be raised to; 0: it is never raised."""
+        return self.sections.memory.max or 0
+
+    @property
+    def max_cpu(self) -> int:
+        """Thousandths of a core that a pod's CPU limit may be raised to; 0: it is never raised."""
+        return round(1000 * (self.sections.cpu.max or 0))
 
     def allowed(self) -> tuple[int, ...]:
         """Sizes that may be chosen, ascending; empty if the bounds contradict the sizes."""

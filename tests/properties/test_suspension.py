@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob, Pod
+from rover_kf.api.policy import FailurePolicy, PolicySections
 from rover_kf.reconcilers.plan import Observed, PatchJob, ReconcilePlan, suspend_spec
 from rover_kf.reconcilers.policies import suspend_policy
 from rover_kf.reconcilers.status_annotation import JobStatus
@@ -41,7 +42,8 @@ def pods(able):
 
 
 def look(memory, able, now, *, after=AFTER, given=None):
-    policy = AutoscalingPolicy(min=FEWEST, max=3, suspend_after_seconds=after)
+    sections = PolicySections(failures=FailurePolicy(suspend_after=after))
+    policy = AutoscalingPolicy(min=FEWEST, max=3, sections=sections)
     seen = Observed(given or job(), pods(able), None, policy)
     made = suspend_policy.apply(ReconcilePlan((), memory), seen, now)
     done = any(

@@ -36,7 +36,7 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
         silent = now - observed.silent_nodes[pod.node]
         message = (
             f"{pod.name} is removed: its node {pod.node} has been silent for {silent:.0f} s "
-            f"(failures.node-grace is {observed.policy.node_grace_seconds:g} s)"
+            f"(failures.node-grace is {observed.policy.sections.failures.node_grace:g} s)"
         )
         event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
         # They are told first: of a pod that is removed nobody would tell after a crash.
@@ -81,7 +81,7 @@ def _grace_left(pod: Pod, observed: Observed, now: float) -> float | None:
     since = observed.silent_nodes.get(pod.node)
     if since is None or not _occupies_slot(pod):
         return None
-    return since + observed.policy.node_grace_seconds - now
+    return since + observed.policy.sections.failures.node_grace - now
 
 
 def _occupies_slot(pod: Pod) -> bool:

@@ -84,7 +84,7 @@ def _new_exclusions(
     known = {one.node for one in retained} | _only_node(observed)
     told = observed.status.faulty_nodes if observed.status else ()
     for unfit in (*told, *faulty_nodes(observed), *_kubernetes_faults(observed, now)):
-        until = unfit.observed_at + observed.policy.node_avoid_seconds
+        until = unfit.observed_at + observed.policy.sections.failures.node_avoid
         if unfit.node not in known and unfit.node not in found and until > now and room > 0:
             reason = f"{unfit.pod}: {unfit.kind}: {unfit.reason}"[:MAX_REASON]
             found[unfit.node] = ExcludedNode(unfit.node, until, reason)
@@ -97,7 +97,9 @@ def _plan_cordons(observed: Observed, new: tuple[ExcludedNode, ...]) -> list[Cor
     told = observed.status.faulty_nodes if observed.status else ()
     broken = {one.node for one in (*told, *faulty_nodes(observed))}
     found = [one for one in new if one.node in broken]
-    return [Cordon(one.node, one.reason) for one in found] if observed.policy.cordons else []
+    if observed.policy.sections.nodes.cordon == "off":
+        return []
+    return [Cordon(one.node, one.reason) for one in found]
 
 
 def _only_node(observed: Observed) -> set[str]:
@@ -186,7 +188,7 @@ def collect_events(observed: Observed, now: float) -> Iterator[tuple[str, Event]
 
 def faulty_nodes(observed: Observed) -> tuple[FaultyNode, ...]:
     """Nodes that the job shall leave for it, by its policy."""
-    if not observed.policy.excludes_unfit:
+    if observed.policy.sections.preflight.mode != "exclude":
         return ()
     return tuple(
         FaultyNode(one.node, one.pod, KIND, f"{one.verdict}: {one.reason}", at)

@@ -38,12 +38,12 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     if job.suspended:
         # Whoever resumes it has the whole lease.
         plan = plan.with_status(launch=LauncherState(expired_at=known.expired_at))
-        deletes = known.expired_at and observed.policy.on_lease_expired == "delete"
+        deletes = known.expired_at and observed.policy.sections.launch.on_lease_expired == "delete"
         return plan.with_effects(DeleteJob()) if deletes else plan
     renewal = job.annotations[names.LAUNCH_RENEWAL_ANNOTATION]
     if renewal != known.renewal:
         return plan.with_status(launch=LauncherState(renewal, renewed_at=now))
-    if now < known.renewed_at + observed.policy.launch_lease_seconds * WARN_FRACTION:
+    if now < known.renewed_at + observed.policy.sections.launch.lease * WARN_FRACTION:
         return plan.with_status(launch=known)
     if not known.warned_at:
         known = dataclasses.replace(known, warned_at=now)
@@ -57,19 +57,19 @@ def delay(plan: ReconcilePlan, observed: Observed, now: float) -> float | None:
     known = plan.status.launch
     if not known.renewal or not _is_active(observed):
         return None
-    warning = known.renewed_at + observed.policy.launch_lease_seconds * WARN_FRACTION
+    warning = known.renewed_at + observed.policy.sections.launch.lease * WARN_FRACTION
     return max((_expires_at(known, observed) if known.warned_at else warning) - now, 0.0)
 
 
 def _is_active(observed: Observed) -> bool:
     job, policy = observed.job, observed.policy
-    kept = not policy.launch_lease_seconds or policy.on_lease_expired == "keep"
+    kept = not policy.sections.launch.lease or policy.sections.launch.on_lease_expired == "keep"
     launched = job.annotations.get(names.LAUNCH_RENEWAL_ANNOTATION)
     return bool(launched) and not (kept or job.finished or job.deleting)
 
 
 def _expires_at(launcher: LauncherState, observed: Observed) -> float:
-    lease = observed.policy.launch_lease_seconds
+    lease = observed.policy.sections.launch.lease
     return max(launcher.renewed_at + lease, launcher.warned_at + lease * (1 - WARN_FRACTION))
 
 
@@ -78,7 +78,7 @@ def _warn(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     message = (
         f"{_describe_launcher(known)} has been silent for {now - known.renewed_at:.0f} s; in "
         f"{_expires_at(known, observed) - now:.0f} s launch.on-lease-expired "
-        f"({observed.policy.on_lease_expired}) is "
+        f"({observed.policy.sections.launch.on_lease_expired}) is "
         "done, unless it, or a step that takes its place, counts on"
     )
     event = Event(names.EVENT_LAUNCHER_SILENT, message, warning=True, at=now)
@@ -90,7 +90,7 @@ def _expire(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePla
     silence = (
         f"{_describe_launcher(known)} was silent for {now - known.renewed_at:.0f} s (launch.lease)"
     )
-    deletes = observed.policy.on_lease_expired == "delete"
+    deletes = observed.policy.sections.launch.on_lease_expired == "delete"
     if why := policy_source.external_manager_reason(observed.job):
         if deletes:
             plan = _emit_once(plan, names.EVENT_LAUNCH_LEASE_EXPIRED, silence, now)

@@ -23,17 +23,17 @@ from rover_kf.reconcilers.status_annotation import ExcludedNode
 
 def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with the slowest pod replaced, if it has been slow for the policy's time."""
-    after, status = observed.policy.replace_slow_after_seconds, observed.status
-    spent = plan.status.slow_replaced >= observed.policy.slow_replacements
+    straggler, status = observed.policy.sections.straggler, observed.status
+    spent = plan.status.slow_replaced >= straggler.replacements
     if (
-        after is None
+        straggler.action != "replace"
         or status is None
         or spent
         or not observed.replaceable
         or not _all_pods_train(observed, status)
     ):
         return plan
-    late = [slow for slow in status.stragglers if status.now - slow.since >= after]
+    late = [slow for slow in status.stragglers if status.now - slow.since >= straggler.min_seconds]
     if not late:
         return plan
     worst = max(late, key=lambda slow: slow.ratio)
@@ -43,9 +43,10 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     memory = dataclasses.replace(plan.status, slow_replaced=plan.status.slow_replaced + 1)
     told = _message(worst, pod, status.now - worst.since, memory.slow_replaced, observed)
     event = Event(names.EVENT_STRAGGLER_REPLACED, told, warning=True, at=now)
-    if observed.policy.node_avoid_seconds and _better_without(pod.node, worst.ratio, observed.pods):
+    avoid = observed.policy.sections.failures.node_avoid
+    if avoid and _better_without(pod.node, worst.ratio, observed.pods):
         # node_exclusion replaces the pod once the template leaves the node out.
-        until = now + observed.policy.node_avoid_seconds
+        until = now + avoid
         avoided = ExcludedNode(pod.node, until, f"{pod.name}: straggler: {worst.ratio:g} times")
         memory = dataclasses.replace(memory, excluded_nodes=(*memory.excluded_nodes, avoided))
         return plan.patch(memory, event)
@@ -73,5 +74,5 @@ def _message(slow: Straggler, pod: Pod, seconds: float, number: int, observed: O
     return (
         f"{slow.pod}{place} is replaced: rank {slow.rank} has held the others up for "
         f"{seconds:.0f} s, by {slow.ratio:.1f} times their own time a step "
-        f"({number} of {observed.policy.slow_replacements}, straggler.replacements)"
+        f"({number} of {observed.policy.sections.straggler.replacements}, straggler.replacements)"
     )

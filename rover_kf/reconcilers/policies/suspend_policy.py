@@ -24,7 +24,7 @@ _MAX_MESSAGE, _MAX_PODS = 120, 3
 
 def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with the job suspended if it was below its fewest pods for the policy's time."""
-    job, after = observed.job, observed.policy.suspend_after_seconds
+    job, after = observed.job, observed.policy.sections.failures.suspend_after
     if job.finished or job.deleting:
         return plan
     if job.suspended:
@@ -48,7 +48,7 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
 
 def delay(plan: ReconcilePlan, observed: Observed, now: float) -> float | None:
     """Seconds until the job is to be suspended if nothing changes; None if it is not."""
-    since, after = plan.status.below_since, observed.policy.suspend_after_seconds
+    since, after = plan.status.below_since, observed.policy.sections.failures.suspend_after
     return max(since + after - now, 0.0) or None if since else None
 
 
