@@ -31,12 +31,7 @@ def age(seconds: float) -> str:
 
 
 def checkpoint_table(checkpoints: Iterable[CheckpointInfo], now: float) -> Table:
-    """Checkpoints, one a row.
-
-    Args:
-        checkpoints: oldest first.
-        now: Unix seconds.
-    """
+    """Return checkpoints, oldest first, one a row."""
     columns = ("step", "round", "ranks", "state", "files", "bytes", "age", "metrics", "")
     table = Table(*columns, box=None, collapse_padding=True)
     for item in checkpoints:

@@ -42,16 +42,10 @@ class PageResponse:
 
 
 class LiveViewPages:
-    """All pages of the live view.
+    """All pages of the live view; ``every`` shows also jobs that have ended.
 
-    A look serves everybody who asks within half the time between two: more windows of a browser
-    ask the cluster no more often.
-
-    Args:
-        rover: whose jobs are shown.
-        namespace: only of it; None: of all.
-        every: also jobs that have ended.
-        seconds: between two looks.
+    A look serves all requests within half the time between two: more windows of a browser ask the
+    cluster no more often.
     """
 
     def __init__(
@@ -131,12 +125,7 @@ REQUEST_SECONDS = 10.0
 
 @final
 class LiveViewServer:
-    """Serves pages while the block runs.
-
-    Args:
-        get_page: what is answered at a path.
-        port: of HOST; 0: any that is free.
-    """
+    """A server of pages while its block runs; port 0 is any that is free."""
 
     def __init__(self, get_page: PageHandler, port: int) -> None:
         self._get_page, self._port = get_page, port

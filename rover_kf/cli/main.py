@@ -73,11 +73,7 @@ for verb in (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit.
-
-    Args:
-        arguments: without the program's name; the process's own by default.
-    """
+    """Run the command line, by default the process's own, and exit."""
     try:
         code = cli.main(arguments, prog_name="rover-kf", standalone_mode=False)
     except errors.RoverError as refusal:

@@ -41,11 +41,7 @@ class ConnectionOptions:
     context: str | None = None
 
     def read_settings(self) -> ClientSettings:
-        """The environment's settings with the options over them.
-
-        Raises:
-            InputError: a variable has a value that is not allowed.
-        """
+        """Return the environment's settings, with the options over them."""
         return settings.read(state=self.state).with_overrides(self.cluster or "")
 
     def embedded(self) -> RoverClient:
@@ -53,11 +49,7 @@ class ConnectionOptions:
         return RoverClient(config=self.read_settings())
 
     def client(self) -> RoverClient:
-        """A client of the place that was asked for.
-
-        Raises:
-            ClusterUnavailable: there is no such cluster.
-        """
+        """Return a client of the place that the options name; ClusterUnavailable without it."""
         return self._connect(self.cluster or "")
 
     def kubernetes(self) -> RoverClient:

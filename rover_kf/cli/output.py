@@ -57,13 +57,7 @@ def _print_table(console: Console, table: Table) -> None:
 
 
 def print_value(value: object, form: str, *parts: RenderableType) -> None:
-    """Print a value.
-
-    Args:
-        value: dataclasses, or plain data of them.
-        form: of FORMATS.
-        parts: the same for people, one below the other.
-    """
+    """Print dataclasses, or plain data of them, in one of FORMATS; for people the parts."""
     if form == "json":
         click.echo(json.dumps(codec.encode(value), indent=2))
     elif form == "yaml":

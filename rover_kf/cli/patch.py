@@ -54,22 +54,14 @@ def patch(
 
 
 def print_patch_diff(rover: RoverClient, file: pathlib.Path) -> None:
-    """Print as a diff what submitting a file would change of it.
-
-    Raises:
-        InputError: it would be refused.
-    """
+    """Print as a diff what submitting a file would change; InputError if it is refused."""
     source = manifests.load(file)
     job = _patched_job(source, rover.patch(file))
     click.echo(patch_diff.diff(source.job, job, source=source.name), nl=False)
 
 
 def print_change_diff(rover: RoverClient, change: JobChange) -> None:
-    """Print as a diff what a verb would write on a job.
-
-    Raises:
-        InputError: the API server, or a webhook, would refuse it.
-    """
+    """Print as a diff what a verb would write on a job; InputError if it is refused."""
     if change.patch and (why := rover.cluster.dry_run_patch(change.job.key, change.patch)):
         raise errors.InputError(why)
     click.echo(change.diff, nl=False)

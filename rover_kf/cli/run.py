@@ -41,13 +41,7 @@ def exit_on_sigterm() -> None:
 def run_to_end(
     rover: RoverClient, submit: Callable[[], JobKey], report: pathlib.Path | None
 ) -> int:
-    """Submit a job and show it until it ends; the command's exit code.
-
-    Args:
-        rover: embedded.
-        submit: creates the job.
-        report: HTML file to write; None writes none.
-    """
+    """Submit an embedded job, show it until it ends, and return the command's exit code."""
     console = Console()
     with StopSignals(exit_on_second=True) as interrupts:
         key = submit()
@@ -210,11 +204,7 @@ def _logs_command(connection: ConnectionOptions, spec: TrainingSpec) -> str:
 
 
 def _print_manifests(spec: TrainingSpec, *, on_cluster: bool) -> None:
-    """All that would be created, as files for kubectl.
-
-    Raises:
-        InputError: it would be refused.
-    """
+    """Print all that would be created, as files for kubectl; InputError if it is refused."""
     job = (
         script_manifest.make_cluster_job(spec)
         if on_cluster

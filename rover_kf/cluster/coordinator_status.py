@@ -13,13 +13,9 @@ from rover_kf.cluster.protocol import Cluster
 def fetch(
     cluster: Cluster, key: JobKey, *, after: int = 0, pod: Pod | None = None
 ) -> CoordinatorStatus:
-    """Its status.
+    """Return the status of a job's coordinator, or of that of ``pod``, a world of its own.
 
-    Args:
-        cluster: where the job is.
-        key: of the job.
-        after: sequence that the Events are to be above; names.NO_EVENTS: none of them.
-        pod: one that is a world of its own; the job's coordinator if not given.
+    Its Events have a sequence above ``after``; names.NO_EVENTS: it has none of them.
 
     Raises:
         ClusterUnavailable: it does not answer (not started yet, ended, being replaced).

@@ -29,11 +29,7 @@ class Cluster(Protocol):
         """
 
     def get_job(self, key: JobKey) -> ObservedJob:
-        """Read one job.
-
-        Raises:
-            NoSuchJob: there is none.
-        """
+        """Read one job, or raise NoSuchJob."""
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
         """Labelled jobs (INJECT_LABEL) of a namespace, or of all with None."""
@@ -65,8 +61,7 @@ class Cluster(Protocol):
     def force_delete_pod(self, key: JobKey, pod: Pod) -> None:
         """Remove a pod's object without waiting for its node; one that is gone is no error.
 
-        Raises:
-            Conflict: a pod of that name is another one by now.
+        A pod of that name that is another one by now is a Conflict.
         """
 
     def unreachable_nodes(self, nodes: Collection[str]) -> dict[str, float]:
@@ -90,18 +85,10 @@ class Cluster(Protocol):
         """What bounds jobs of a namespace; what may not be read is named, and bounds nothing."""
 
     def list_nodes(self) -> tuple[Manifest, ...] | None:
-        """All nodes as plain objects; None where there is nothing that they would bound.
-
-        Raises:
-            InputError: the caller may not.
-        """
+        """All nodes as plain objects; None where nothing bounds; InputError if it is refused."""
 
     def list_all_pods(self) -> Iterator[Manifest]:
-        """Pods of all namespaces that have not ended, as plain objects, page by page.
-
-        Raises:
-            InputError: the caller may not.
-        """
+        """Pods of all namespaces that have not ended, page by page; raises as ``list_nodes``."""
 
     def supports_pod_resize(self) -> bool:
         """Whether a pod's resources can be changed while it runs."""
@@ -117,7 +104,7 @@ class Cluster(Protocol):
         """
 
     def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
-        """What the container printed so far (the last ``tail`` lines)."""
+        """What the container printed so far (the last ``tail`` lines), or NoSuchJob."""
 
     def call_coordinator(
         self,
@@ -130,12 +117,7 @@ class Cluster(Protocol):
     ) -> bytes:
         """One HTTP request to a coordinator; body is encoded by api.codec.
 
-        Args:
-            key: of the job.
-            method: GET or POST.
-            path: with its query.
-            body: if any.
-            pod: one that is a world of its own; the job's coordinator if not given.
+        It is the job's coordinator, or that of ``pod``, which is a world of its own.
 
         Raises:
             ClusterUnavailable: it cannot be reached (not started, ended, replaced).

@@ -27,17 +27,10 @@ def send(
     token: str | None,
     authorities: pathlib.Path | None = None,
 ) -> bytes:
-    """Send it and return the reply's body.
+    """Send a request and return the reply's body.
 
-    Args:
-        key: the pod's job.
-        pod: the one that is asked.
-        method: of HTTP.
-        path: with its query.
-        body: JSON, if any.
-        token: that the sidecar takes; None: the request is open to all.
-        authorities: file of those whose certificates are taken of a sidecar that encrypts. A token
-            is sent to none that is not verified; what is open to all is asked of any.
+    A token is sent only to a sidecar whose certificate one of the authorities has signed.
+    A request without a token is open to all, and is sent to any.
 
     Raises:
         ClusterUnavailable: it cannot be reached, or refused.

@@ -74,12 +74,9 @@ class ControllerState:
 
 
 def collect(api: ApiClient, namespace: str, controller_namespace: str) -> ControllerState:
-    """Ask for its deployment, its pods and what its account may do.
+    """Read its deployment, its pods and what its account may do.
 
-    Args:
-        api: of the cluster.
-        namespace: that jobs go to; a controller that looks after it alone is there.
-        controller_namespace: where else the cluster's controller is.
+    A controller of one namespace alone is where its jobs go; the cluster's is elsewhere.
     """
     deployments = _deployments(api, namespace)
     mine = tuple(
@@ -104,12 +101,7 @@ def _deployments(api: ApiClient, namespace: str) -> ListResult:
 
 
 def watched_namespace(deployment: Mapping[str, Any], namespace: str) -> str:
-    """The one namespace that a controller looks after, by its own variable; empty: all.
-
-    Args:
-        deployment: of the controller.
-        namespace: that the deployment is in.
-    """
+    """Return the namespace of a deployment's variable, where the pod's may be meant; empty: all."""
     for container in deployment["spec"]["template"]["spec"]["containers"]:
         for variable in container.get("env") or ():
             if variable["name"] == names.ENV_WATCH_NAMESPACE:
@@ -192,13 +184,7 @@ ACCOUNT = "controller-account"
 def check_single_namespace(
     observed: ControllerState, admission: WebhookState, trusted: str
 ) -> Iterator[Finding]:
-    """That nothing injects, as is right here; and whether jobs take this controller's word.
-
-    Args:
-        observed: the namespace's own controller.
-        admission: what is to be seen of a webhook; there should be none.
-        trusted: account that jobs patched by the caller's hand take the word of.
-    """
+    """Check that nothing injects, as is right here, and that patched jobs trust this controller."""
     yield _check_no_webhook(observed, admission)
     yield _check_account(observed, trusted)
 

@@ -25,12 +25,6 @@ class Finding:
 
 
 def unknown(check: str, refusal: str, right: str) -> Finding:
-    """The finding for something that the caller may not look at.
-
-    Args:
-        check: name of the finding.
-        refusal: the API server's words.
-        right: what is missing, such as ``list nodes``.
-    """
+    """Return the finding where the caller lacks a right, such as ``list nodes``."""
     mend = f"ask somebody who may {right} to run rover-kf doctor"
     return Finding(check, "unknown", f"could not be looked at: {refusal}", mend)

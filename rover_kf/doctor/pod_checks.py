@@ -162,13 +162,7 @@ def collect(
 
 
 def check(observed: PodDryRuns, *, is_user_job: bool) -> Iterator[Finding]:
-    """Admission, memory, shared memory.
-
-    Args:
-        observed: by look().
-        is_user_job: whether the job is the caller's; of an example nothing is said of its shared
-            memory.
-    """
+    """Check admission and memory, and the shared memory of the caller's own job."""
     yield from _check_admission(observed)
     yield _check_memory(observed)
     if is_user_job:

@@ -34,14 +34,7 @@ class UserScript:
 
 
 def parse_command(command: Sequence[str]) -> UserScript:
-    """The script that a command line runs.
-
-    Args:
-        command: python or torchrun with options, the script and its arguments.
-
-    Raises:
-        ValueError: it names none.
-    """
+    """Return the script that a command line of python or torchrun runs, or raise ValueError."""
     words = list(command)
     while words and words[0] in ("/bin/sh", "sh") and len(words) > 1 and "rover-run" in words[1]:
         words = ["torchrun", *words[2:]]

@@ -30,11 +30,10 @@ _BATCH_POSITION = 1
 
 
 class LoaderRecorder:
-    """What the script's loaders were made with and how long they were waited for.
+    """What the script's loaders were made with, and how long they were waited for.
 
-    Args:
-        factor: their batches are multiplied by it.
-        in_process: load without workers: they could not hand over fake tensors.
+    Batches are multiplied by the factor. Workers could not hand over fake tensors: with
+    ``in_process`` there are none.
     """
 
     def __init__(self, factor: float, *, in_process: bool = False) -> None:
@@ -124,12 +123,7 @@ class StepLimitReached(BaseException):
 
 
 class StepRecorder:
-    """Sees every step of the first optimizer that steps.
-
-    Args:
-        request: how many, and how.
-        loaders: of the script.
-    """
+    """A recorder of every step of the first optimizer that steps."""
 
     def __init__(self, request: DryRunRequest, loaders: LoaderRecorder) -> None:
         self._request, self._loaders = request, loaders
@@ -154,8 +148,7 @@ class StepRecorder:
     def watch(self, counter: LiveTensors | None = None) -> Iterator[StepRecorder]:
         """Watch what the script does meanwhile.
 
-        Args:
-            counter: entered already, of a fake run; a real one counts its last steps only.
+        The counter of a fake run is entered already; a real run counts its last steps only.
         """
         self._counter = counter
         # A hook on every module costs time: it is taken off after the first step.

@@ -27,12 +27,7 @@ LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
 
 
 def export_runs(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = None) -> int:
-    """Write runs to a file, whole or not at all; returns how many.
-
-    Args:
-        history: that is read.
-        path: its ending says the form: .jsonl or .parquet.
-        namespace: only of it; None: of all.
+    """Write runs to a file, whole or not at all, in the form of its ending; return how many.
 
     Raises:
         InputError: another ending, or the file cannot be written.
@@ -55,14 +50,9 @@ def export_runs(history: HistoryStore, path: pathlib.Path, *, namespace: str | N
 
 
 def import_runs(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = None) -> int:
-    """Add the runs of a file to a history; returns how many.
+    """Add the runs of a file to a history; return how many.
 
     A run that is there already is replaced if the file's was written later.
-
-    Args:
-        history: that is added to.
-        path: as write() made it.
-        namespace: only of it; None: of all.
 
     Raises:
         InputError: no such file, another form, or a record that cannot be read; nothing was added.

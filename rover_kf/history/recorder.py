@@ -37,14 +37,10 @@ GAP_WEIGHT = 10
 
 
 def downsample(windows: tuple[Throughput, ...], max_windows: int) -> tuple[Throughput, ...]:
-    """At most so many.
+    """Return at most so many.
 
     Where no two neighbours are of one world and batch, the oldest of the world with the most
-    windows is given up. Each that is too many costs a look at all: for some at a time.
-
-    Args:
-        windows: in the order of time.
-        max_windows: of them.
+    windows is dropped. Each that is too many costs a pass over all: for some at a time.
     """
     kept = list(windows)
     edge = max_windows // 8
@@ -131,15 +127,7 @@ def new_record(
     every: int,
     storage: str = "",
 ) -> RunRecord:
-    """The record of a job that is seen for the first time.
-
-    Args:
-        job: as observed.
-        signature: what makes its runs comparable.
-        requested: ``replicas``, ``cpu`` (cores), ``memory`` (bytes), as far as they are stated.
-        every: steps between two saves to memory.
-        storage: which one its checkpoints go to; empty: none.
-    """
+    """Return the record of a job that is seen for the first time; storage is empty for none."""
     return RunRecord(
         uid=job.uid,
         signature=signature,
@@ -164,17 +152,10 @@ def update(
     memory_limit: float = 0.0,
     servers: ServerSetup | None = None,
 ) -> RunRecord:
-    """The record with what one look at the job adds; equal to it if that is nothing.
+    """Return the record with what one look at the job adds; equal to it if that is nothing.
 
-    Args:
-        record: as kept so far.
-        job: as observed now.
-        status: of its coordinator; None if that did not answer.
-        decision: of this look.
-        events: our own (the coordinator's are in status).
-        memory_raised: bytes that the trainer's memory limit was raised to; 0: it never was.
-        memory_limit: bytes that a trainer may use now; 0: no limit, or not known.
-        servers: workers and parameter servers as the job states them now, if it has any.
+    Events are our own, as the coordinator's are in its status. ``memory_raised`` is 0 if the
+    trainer's limit never was raised, ``memory_limit`` if there is none, or it is not known.
     """
     if status is not None:
         record = _with_status(record, status)
@@ -348,12 +329,9 @@ def _identity(event: Event) -> tuple[object, ...]:
 
 
 def _thin(items: tuple[T, ...], max_items: int, rank: Callable[[T], bool]) -> tuple[T, ...]:
-    """At most so many, by leaving out of the middle what has its neighbours nearest.
+    """Return at most so many, without those of the middle that have their neighbours nearest.
 
-    Args:
-        items: in the order of time.
-        max_items: of them.
-        rank: those for which it is false go first.
+    Those go first for which the rank is false.
     """
     kept = list(items)
     edge = max_items // 8

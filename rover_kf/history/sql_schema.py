@@ -143,11 +143,7 @@ VERSION = len(MIGRATIONS)
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Bring the database to VERSION; call it inside a transaction.
-
-    Raises:
-        HistoryUnavailable: a newer rover-kf wrote it.
-    """
+    """Bring the database to VERSION in a transaction; a newer one is HistoryUnavailable."""
     SCHEMA.create(connection, checkfirst=True)
     found = connection.execute(sa.select(sa.func.max(SCHEMA.c.version))).scalar() or 0
     if found > VERSION:

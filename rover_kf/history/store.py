@@ -211,11 +211,10 @@ def _row(record: RunRecord) -> dict[str, Any]:
 
 
 def open_history(url: str, *, shared: Collection[str] = ()) -> SqlHistory | RemoteHistory:
-    """The history at an address; nothing is opened before it is used.
+    """Return the history at an address; nothing is opened before it is used.
 
-    Args:
-        url: ``sqlite:///…``, ``postgresql+psycopg://…``, or a controller's ``https://…``.
-        shared: see SqlHistory; a controller decides for itself.
+    It is ``sqlite:///…``, ``postgresql+psycopg://…``, or a controller's ``https://…``, which
+    decides itself what is shared.
     """
     if url.startswith(("http://", "https://")):
         return RemoteHistory(url)

@@ -37,12 +37,7 @@ class DatasetProgress:
         self._datasets.clear()
 
     def on_report(self, report: StepReport, now: float) -> None:
-        """Take where a rank of the current round is.
-
-        Args:
-            report: of the rank.
-            now: seconds of any steady clock.
-        """
+        """Note where a rank of the current round is, by any steady clock."""
         for place in report.data[:_MOST]:
             known = self._datasets.get(place.name)
             if known is None:
@@ -61,11 +56,7 @@ class DatasetProgress:
                 known.samples.popleft()
 
     def status(self, now: float) -> tuple[DataStatus, ...]:
-        """All data sets.
-
-        Args:
-            now: of the same clock.
-        """
+        """Return all data sets, by the same clock."""
         return tuple(_status(known, now) for known in self._datasets.values())
 
 

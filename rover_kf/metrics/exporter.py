@@ -74,16 +74,16 @@ def render(
     silent_seconds: float = 0.0,
     certificate_ends: float = 0.0,
 ) -> bytes:
-    """The text for GET /metrics.
+    """Return the text for GET /metrics of a pod's sidecar.
 
     Args:
-        pod: whose sidecar it is.
+        pod: its name.
         job: of the pod.
         status: of the coordinator; None: this sidecar has none.
-        event_counts: how often the coordinator has told each Event.
+        event_counts: how often the coordinator has emitted each Event.
         storage: whether checkpoints go to storage at all.
         silent_seconds: how long storage has not answered this sidecar; 0: it does.
-        certificate_ends: when the certificate that it shows ends, Unix seconds; 0: it shows none.
+        certificate_ends: end of the sidecar's certificate, Unix seconds; 0: it has none.
     """
     registry = CollectorRegistry()
     _gauge(registry, "sidecar_up", "A sidecar that runs.", 1, job=job, pod=pod)

@@ -61,11 +61,11 @@ class GoodputAccount:
         return self.enter(bucket, self.since / _SECOND)
 
     def step(self, began: float, ended: float, *, saving: float, redone: bool) -> GoodputAccount:
-        """A step was made.
+        """A step was made, between times that may be accounted for already.
 
         Args:
-            began: as far as that is not accounted for already.
-            ended: the same.
+            began: its start.
+            ended: its end.
             saving: seconds of it that went into a checkpoint.
             redone: whether it had been made before, and was lost.
         """

@@ -26,11 +26,7 @@ MAX_PODS = 8
 
 
 class CpuSeries:
-    """One a container.
-
-    Args:
-        seconds: that are told of.
-    """
+    """The CPU counts of one container over the newest seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -68,11 +64,7 @@ class CpuSeries:
 
 
 class PodCpuSeries:
-    """The same of all pods of a world.
-
-    Args:
-        seconds: that are told of.
-    """
+    """The same of all pods of a world."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -40,11 +40,7 @@ class CompletedStep:
 
 
 class ThroughputWindows:
-    """The windows of one job.
-
-    Args:
-        seconds: length of a window.
-    """
+    """The windows of one job, so many seconds long."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -143,11 +139,7 @@ class ThroughputWindows:
 
 
 def keep_recent(windows: list[Throughput]) -> list[Throughput]:
-    """At most MOST_WINDOWS, some of each world.
-
-    Args:
-        windows: oldest first.
-    """
+    """Return at most MAX_WINDOWS of windows in the order of time, some of each world."""
     kept = list(windows)
     while len(kept) > MAX_WINDOWS:
         counts = collections.Counter((window.nodes, window.world_size) for window in kept)

@@ -52,12 +52,7 @@ def recommend_arena(evidence: SizeEvidence) -> Quantity:
 
 
 def recommend_replica_arena(evidence: SizeEvidence, arena: Quantity) -> Quantity:
-    """Bytes of the arena in which a pod keeps another pod's state.
-
-    Args:
-        evidence: what is known.
-        arena: the whole, as recommended.
-    """
+    """Bytes of the recommended arena in which a pod keeps another pod's state."""
     layout, slots = evidence.layout(), evidence.slots()
     if layout is None:
         why = (

@@ -56,27 +56,14 @@ class CommunicationModel:
     """That the terms were learned from."""
 
     def sending_seconds(self, *, processes: int, nodes: int, gradient_bytes: float) -> float:
-        """Of a step, if nothing of it were hidden.
-
-        Args:
-            processes: of the world.
-            nodes: that they are on.
-            gradient_bytes: that are summed over the world.
-        """
+        """Return those of a step that sums the gradients of all processes, if none were hidden."""
         row = _row(processes, nodes, gradient_bytes)
         return sum(term * value for term, value in zip(self.terms, row, strict=True))
 
     def step_seconds(
         self, alone_seconds: float, *, processes: int, nodes: int, gradient_bytes: float
     ) -> float:
-        """A step in a world of that size, with the batch of each process kept.
-
-        Args:
-            alone_seconds: of a step in a world of one.
-            processes: of the world.
-            nodes: that they are on.
-            gradient_bytes: that are summed over the world.
-        """
+        """A step in a world of that size, from one alone, with the batch of each process kept."""
         sending = self.sending_seconds(
             processes=processes, nodes=nodes, gradient_bytes=gradient_bytes
         )

@@ -67,9 +67,7 @@ def recommend_memory(evidence: SizeEvidence) -> Quantity:
 def predict_memory(evidence: SizeEvidence, batch: int | None = None) -> Quantity | None:
     """From the dry run's parts; None if it computed nothing for real.
 
-    Args:
-        evidence: what is known.
-        batch: samples of one process; the script's own by default.
+    The batch is that of one process, by default the script's own.
     """
     real = [trial for trial in evidence.trials if not trial.faked]
     if not real:

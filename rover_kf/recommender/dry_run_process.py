@@ -53,11 +53,7 @@ class DryRunSpec:
 
 
 def run_dry_run(spec: DryRunSpec) -> Profile:
-    """Run the script for a few steps at each batch.
-
-    Raises:
-        InputError: it made no step at any batch; the message says why.
-    """
+    """Run the script for a few steps at each batch; InputError if it made none at any."""
     done: list[tuple[Profile, DryRunResult, bool]] = []
     refusals: list[str] = []
     for factor in spec.factors:

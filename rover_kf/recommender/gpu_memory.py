@@ -48,12 +48,9 @@ class ParallelConfig:
 
 
 def state_from_parameters(parameters: float, *, trained: float | None = None) -> ModelState:
-    """The state of a model of which only the number of parameters is known, with Adam in fp32.
+    """Return the state of a model of so many parameters, with Adam in fp32.
 
-    Args:
-        parameters: count.
-        trained: count of those that are; fewer than all is LoRA or the like, whose base is kept at
-            two bytes a parameter.
+    Where fewer than all are trained (LoRA), the base is kept at two bytes a parameter.
     """
     live = parameters if trained is None else trained
     base = 0.0 if live >= parameters else 2.0 * (parameters - live)
@@ -67,13 +64,7 @@ def state_from_parameters(parameters: float, *, trained: float | None = None) ->
 
 
 def state_bytes(state: ModelState, config: ParallelConfig, processes: int) -> float:
-    """Bytes of one process beside activations.
-
-    Args:
-        state: one whole copy.
-        config: to train.
-        processes: of the world.
-    """
+    """Return bytes of one process of the world, without activations."""
     weights = state.parameter_bytes + state.buffer_bytes
     gradients, moments, layer = (
         float(state.gradient_bytes),
@@ -139,13 +130,7 @@ class DeviceMemoryModel:
     """Bytes that the optimizer's step needs for a moment, when activations are gone."""
 
     def bytes_at(self, batch: float, config: ParallelConfig, processes: int) -> float:
-        """Predicted bytes in use, allocator and driver included.
-
-        Args:
-            batch: samples of one micro-batch.
-            config: to train.
-            processes: of the world.
-        """
+        """Return bytes in use at a micro-batch, allocator and driver included, as predicted."""
         held = state_bytes(self.state, config, processes)
         acting = activation_bytes(self.slope, self.constant, batch, config)
         return FRAGMENTS * (held + max(acting, self.optimizer_workspace)) + CONTEXT
@@ -207,10 +192,7 @@ def recommend_batch(
 ) -> Quantity | None:
     """Samples of one process a step; None if no dry run has seen a batch.
 
-    Args:
-        evidence: what is known.
-        limit: bytes of an accelerator; None: not known, or there is none.
-        host_limit: bytes of the trainer container, that bound it where there is no accelerator.
+    The limit is that of an accelerator; without one the trainer container's bounds it.
     """
     trials = evidence.trials
     if not trials or not trials[-1].batch:

@@ -49,12 +49,7 @@ def fit_model(records: Iterable[RunRecord]) -> PsModel | None:
 
 
 def recommend_sizes(evidence: SizeEvidence, policy: AutoscalingPolicy) -> tuple[Quantity, ...]:
-    """Replicas, servers and their cores with the least cost, and a server's memory.
-
-    Args:
-        evidence: what is known.
-        policy: bounds of the replicas, and the value of time.
-    """
+    """Replicas, servers and their cores with the least cost, and a server's memory."""
     now = evidence.job.setup
     if now is None:
         return ()

@@ -45,11 +45,7 @@ class PriceTable:
 
     @classmethod
     def from_data(cls, data: object, *, source: str = "prices") -> PriceTable:
-        """The table from plain data.
-
-        Raises:
-            InputError: a key or value that is not allowed.
-        """
+        """Return the table from plain data, or raise InputError."""
         allowed = f"a mapping of {', '.join(_KEYS)} (an hour's price, 0 or more) and currency"
         if not isinstance(data, Mapping) or set(data) - {*_KEYS, "currency"}:
             raise errors.InputError(f"{source} holds {data!r}; allowed: {allowed}")
@@ -69,11 +65,8 @@ class PriceTable:
 def predict_cost(evidence: SizeEvidence, sizes: Mapping[str, Quantity], table: PriceTable) -> Cost:
     """What the sizes cost an hour, and the whole run where runs alike show its length.
 
-    Args:
-        evidence: what is known.
-        sizes: ``replicas``, ``cpu``, ``memory`` and ``arena``, as recommended; of a job with
-            parameter servers ``servers`` and ``server_cpu``, too.
-        table: of the user.
+    The sizes are ``replicas``, ``cpu``, ``memory`` and ``arena``, as recommended; of a job with
+    parameter servers ``servers`` and ``server_cpu``, too.
     """
     masters, devices = evidence.job.masters, evidence.job.signature.accelerators
 

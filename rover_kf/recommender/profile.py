@@ -48,9 +48,7 @@ def measure_footprint(pids: tuple[int, ...]) -> MemoryFootprint:
 def unsampled_peaks(seen: dict[int, int], pids: tuple[int, ...]) -> dict[int, int]:
     """What each process held at its worst beyond what looks have seen of it, in bytes.
 
-    Args:
-        seen: most that any look saw resident, by process; brought up to date.
-        pids: that are looked at now.
+    ``seen`` is the most that any look saw resident, by process; it is brought up to date.
     """
     found = {}
     for pid in pids:
@@ -170,12 +168,7 @@ def run_profile(
 ) -> Profile:
     """Run a command for at most so many seconds and measure its process tree; then end it.
 
-    Args:
-        command: with its arguments.
-        environment: all of its variables.
-        cwd: its working folder.
-        seconds: after which it is ended.
-        max_memory: bytes beyond which it is ended at once; None: no bound.
+    The environment is all that it has; it ends at once beyond ``max_memory`` bytes.
 
     Raises:
         InputError: it cannot be started, it failed before the time was over, or it took more

@@ -55,15 +55,15 @@ def recommend(
     trained: float | None = None,
     source: str = "manifest",
 ) -> Recommendation:
-    """Recommend sizes for a manifest.
+    """Recommend sizes for a PyTorchJob or TFJob, injected or not.
 
     Args:
-        manifest: a PyTorchJob or TFJob, injected or not.
-        history: where runs alike are looked for.
-        profile: of a dry run or a short real run, if there was one.
-        constraints: what may be had at most.
-        prices: what an hour of each costs.
-        parameters: of the model, where nothing else tells of it.
+        manifest: the job's.
+        history: with runs alike.
+        profile: of a dry run or a short real run.
+        constraints: the most that may be had.
+        prices: of an hour.
+        parameters: of the model, where nothing else shows them.
         trained: of them, those that are trained; None: all (fewer is LoRA or the like).
         source: file or object named in errors.
 
@@ -97,14 +97,8 @@ def combine_evidence(
 ) -> Recommendation:
     """Recommend sizes from what is known; pure.
 
-    Args:
-        facts: the manifest, read.
-        records: runs that may be alike; those that are not are weighted away.
-        profile: of a dry run or a short real run.
-        constraints: what may be had at most.
-        prices: what an hour of each costs.
-        notes: what could not be looked at.
-        now: Unix seconds that ages are counted to; the newest record by default.
+    Runs that are not alike are weighted away. Ages are counted to ``now``, by default the time of
+    the newest record. Notes name what could not be read.
     """
     limits = constraints or Constraints()
     sources = _collect_evidence(facts, tuple(records), profile, now)

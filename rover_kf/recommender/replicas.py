@@ -26,12 +26,7 @@ STATE_OVER_GRADIENTS = 3.0
 
 
 def recommend_replicas(evidence: SizeEvidence, policy: AutoscalingPolicy) -> Quantity:
-    """The size with the least cost J by what runs alike measured, at most twice the largest seen.
-
-    Args:
-        evidence: what is known.
-        policy: bounds, allowed sizes and the value of time.
-    """
+    """The size with the least cost J by runs alike, at most twice the largest seen."""
     windows = _windows(evidence)
     model = throughput.fit(windows)
     sizes = policy.allowed()

@@ -239,11 +239,7 @@ def round_up_mib(count: float) -> float:
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Constant and slope through the first and the last point; neither is negative.
-
-    Args:
-        points: by x, ascending; at least one.
-    """
+    """Constant and slope through the first and the last point by x; neither is negative."""
     (low, first), (high, last) = points[0], points[-1]
     slope = max(0.0, (last - first) / (high - low)) if high > low else 0.0
     constant = last - slope * high

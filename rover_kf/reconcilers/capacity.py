@@ -28,11 +28,7 @@ _TRAINING_SCOPES = ("NotTerminating", "NotBestEffort")
 def read_capacity(
     objects: NamespaceObjects, nodes: tuple[NodeCapacity, ...] | None
 ) -> ClusterCapacity:
-    """What is left for jobs of a namespace.
-
-    Raises:
-        ValueError: an amount is no quantity.
-    """
+    """Return what is left for jobs of a namespace; ValueError for what is no quantity."""
     return ClusterCapacity(
         nodes,
         quota_headrooms(objects.quotas),
@@ -67,12 +63,7 @@ def pod_need(job: ObservedJob, kind: str = "worker") -> PodRequirements:
 
 
 def node_capacities(nodes: Iterable[Item], pods: Iterable[Item]) -> tuple[NodeCapacity, ...]:
-    """What is left of each node that takes pods.
-
-    Args:
-        nodes: all of them.
-        pods: all that have not ended, of every namespace.
-    """
+    """Return what pods that have not ended leave of each node that takes pods."""
     taken: dict[str, dict[str, float]] = {}
     for pod in pods:
         node = pod["spec"].get("nodeName")
@@ -82,11 +73,9 @@ def node_capacities(nodes: Iterable[Item], pods: Iterable[Item]) -> tuple[NodeCa
 
 
 def pod_requests(spec: Item, kind: str = "requests") -> dict[str, float]:
-    """What a pod's containers ask for together, as the scheduler reckons it.
+    """Return what a pod's containers ask for together, as the scheduler reckons it.
 
-    Args:
-        spec: the pod's.
-        kind: ``requests``, where a limit stands for a request that is not stated, or ``limits``.
+    ``kind`` is ``limits``, or ``requests``, where a limit counts for a request that is not stated.
     """
     total: dict[str, float] = {}
     for item in spec.get("containers") or ():

@@ -61,11 +61,7 @@ class _CapacitySnapshot:
 
 
 class ClusterView:
-    """Jobs by their keys; used by several threads.
-
-    Args:
-        cluster: where they run.
-    """
+    """Jobs by their keys; used by several threads."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -95,13 +91,7 @@ class ClusterView:
             self._changed |= _capacity_key(before) != _capacity_key(member)
 
     def record_demand(self, key: JobKey, wants: int, bound: str) -> None:
-        """Note how many replicas the job would have, were there room, and where there is none.
-
-        Args:
-            key: of the job.
-            wants: Worker replicas; 0: what it asks for.
-            bound: what has no room for these.
-        """
+        """Note how many replicas the job would have (0: what it asks for), and what has no room."""
         found = self.get_member(key)
         if found is not None and (found.desired, found.bound) != (wants, bound):
             self.set_member(key, dataclasses.replace(found, desired=wants, bound=bound))
@@ -112,16 +102,7 @@ class ClusterView:
             return len(self._lacking) > (key in self._lacking)
 
     def view(self, key: JobKey, mine: CompetingJob, now: float) -> FairShareView:
-        """What is around a job.
-
-        Args:
-            key: of the job.
-            mine: as it was put here.
-            now: Unix seconds.
-
-        Raises:
-            ClusterUnavailable: the cluster did not answer.
-        """
+        """Return what is around a job that was put here, or raise ClusterUnavailable."""
         reading = self._read(now)
         around = self._around(key, reading, now)
         found = [reading.shares.get(mine.name, UNLIMITED)]
@@ -136,16 +117,7 @@ class ClusterView:
         )
 
     def view_unshared(self, key: JobKey, need: PodRequirements, now: float) -> FairShareView:
-        """What is around a job whose size is not shared out with others'.
-
-        Args:
-            key: of the job.
-            need: what one more pod of it asks for.
-            now: Unix seconds.
-
-        Raises:
-            ClusterUnavailable: the cluster did not answer.
-        """
+        """Return the same of a job whose size is not shared with others; raises as ``view``."""
         return FairShareView(self._around(key, self._read(now), now), need, UNLIMITED)
 
     def _around(self, key: JobKey, reading: _CapacitySnapshot, now: float) -> ClusterCapacity:
@@ -228,17 +200,10 @@ def make_member(
     *,
     managed: bool,
 ) -> CompetingJob | None:
-    """What the job is to others; None if it holds nothing and waits for nothing.
+    """Return what the job is to others; None if it holds nothing and waits for nothing.
 
-    Args:
-        made: with what scaling makes of the job.
-        observed: the job now.
-        previous: what it was at the last look.
-        now: Unix seconds.
-        managed: whether its size may be changed; else it is what it asks for.
-
-    Raises:
-        ValueError: an amount of its template is no quantity.
+    One whose size is not ``managed`` here counts with the size that it asks for. An amount of its
+    template that is no quantity is a ValueError.
     """
     job = observed.job
     if not kind_of_job(job).elastic or job.inactive or "worker" not in job.replicas:

@@ -33,23 +33,13 @@ PATCH_TRIES = 4
 
 
 class Executor:
-    """Does what plans want.
-
-    Args:
-        cluster: where the jobs are.
-    """
+    """An executor of plans on a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def apply(self, job: ObservedJob, plan: ReconcilePlan, now: float) -> bool:
-        """Do what is planned, in order; False if something has to wait for the next look.
-
-        Args:
-            job: as it was when that was planned.
-            plan: the plan.
-            now: Unix seconds.
-        """
+        """Do what was planned for the job, in order; False if something waits for the next look."""
         try:
             for effect in plan.effects:
                 job = self._execute(job, effect, now)
@@ -168,11 +158,7 @@ class Executor:
             self._emit_warning(job, names.EVENT_NOT_DELETED, message, job.uid)
 
     def _patch(self, job: ObservedJob, effect: PatchJob, now: float) -> ObservedJob:
-        """Patch the version that was planned for, or one that differs only in the operator's part.
-
-        Raises:
-            Conflict: what the plan was made from has changed.
-        """
+        """Patch the version that was planned for, or one with its inputs, or raise Conflict."""
         text = status_annotation.write(dataclasses.replace(effect.status, written_at=now))
         annotations = {names.STATUS_ANNOTATION: text, **effect.annotations}
         patch: dict[str, object] = {"metadata": {"annotations": annotations}}

@@ -37,15 +37,9 @@ WAIT_SECONDS = 20.0
 
 
 class Observer:
-    """Reads jobs, their coordinators, and the cluster around them.
+    """A reader of jobs, their coordinators, and the cluster around them.
 
-    Args:
-        cluster: where the jobs run.
-        board: what is known of the room that they share.
-        servers: the pods that are worlds of their own.
-        history: of their runs.
-        policy_of: a job's policy.
-        clock: Unix seconds.
+    Its methods raise ClusterUnavailable where the cluster does not answer.
     """
 
     def __init__(
@@ -62,15 +56,7 @@ class Observer:
         self._history, self._policy_of, self._clock = history, policy_of, clock
 
     def observe(self, job: ObservedJob, memory: JobStatus) -> tuple[Observed, JobStatus]:
-        """The job in this moment, and its annotation, adjusted if its coordinator is a new one.
-
-        Args:
-            job: as observed.
-            memory: its annotation.
-
-        Raises:
-            ClusterUnavailable: the cluster did not answer.
-        """
+        """Return the job now, and its annotation, adjusted if its coordinator is a new one."""
         error = ""
         try:
             policy = self._policy_of(job)
@@ -94,28 +80,13 @@ class Observer:
         return self._with_node_sizes(seen, memory), memory
 
     def observe_history(self, seen: Observed, memory: JobStatus, now: float) -> Observed:
-        """The job with the model of its parameter servers, if its size may be changed.
-
-        Args:
-            seen: the job.
-            memory: its annotation, as read at the same time.
-            now: Unix seconds.
-        """
+        """Return the job with the model of its parameter servers, if its size may be changed."""
         if not scaling_proposal.is_scalable(seen, memory):
             return seen
         return dataclasses.replace(seen, ps_model=self._history.fit_ps_model(seen.job, now))
 
     def observe_capacity(self, seen: Observed, draft: ReconcilePlan, now: float) -> Observed:
-        """The job with what is around it, if it would change, or might have to give way.
-
-        Args:
-            seen: the job.
-            draft: with what scaling makes of it.
-            now: Unix seconds.
-
-        Raises:
-            ClusterUnavailable: the cluster did not answer.
-        """
+        """Return the job with what is around it, if it would change, or might have to shrink."""
         if "ps" in seen.standalone_types:
             return self._around_servers(seen, draft, now)
         key, ours = seen.job.key, replica_scaling.is_managed(seen)
@@ -184,12 +155,7 @@ class Observer:
 
 
 def left(job: ObservedJob, pods: Sequence[Pod]) -> CoordinatorStatus | None:
-    """The last status, with the Events that no controller has asked beyond; None if there is none.
-
-    Args:
-        job: with its phase.
-        pods: of the job, the first pod's first.
-    """
+    """Return the last status, with the Events that no controller has read; None without one."""
     sidecar = _coordinator_container(job, pods)
     if sidecar is None:
         return None
@@ -227,12 +193,9 @@ Statuses = Mapping[str, CoordinatorStatus]
 
 
 class StandaloneStatusReader:
-    """Asks them, and knows how much of each one's story was heard.
+    """A reader of their statuses, which knows how much of each one's story was read.
 
-    What is forgotten is told again, and an Event that is there already stays one Event.
-
-    Args:
-        cluster: where they run.
+    What is forgotten is emitted again, and an Event that is there already stays one Event.
     """
 
     def __init__(self, cluster: Cluster) -> None:

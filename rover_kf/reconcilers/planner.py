@@ -78,13 +78,7 @@ POLICIES: tuple[Policy, ...] = (
 
 
 def propose(seen: Observed, memory: JobStatus, now: float) -> ReconcilePlan:
-    """The draft of a plan: what scaling decides before the available capacity is known.
-
-    Args:
-        seen: the job now, without what is around it.
-        memory: its annotation, as read at the same time.
-        now: Unix seconds.
-    """
+    """Return the draft of a plan: what scaling decides before the available capacity is known."""
     cpu = cpu_limits.raises(seen, memory, now)
     draft = ReconcilePlan((), memory, cpu=cpu)
     if "ps" in seen.standalone_types:
@@ -95,14 +89,7 @@ def propose(seen: Observed, memory: JobStatus, now: float) -> ReconcilePlan:
 
 
 def plan(draft: ReconcilePlan, seen: Observed, now: float, rate: RequeueIntervals) -> ReconcilePlan:
-    """What to do about a job.
-
-    Args:
-        draft: what scaling proposes.
-        seen: the job now, with the capacity that the proposal needs.
-        now: Unix seconds.
-        rate: how often its progress is written.
-    """
+    """Return what to do about a job, which has the capacity that the draft's proposal needs."""
     made = draft
     for extend in POLICIES:
         made = extend(made, seen, now)
@@ -168,21 +155,14 @@ class RequeueIntervals:
         return max(IDLE_SECONDS, self.jobs / IDLE_RECONCILES)
 
     def write_seconds(self, window: float) -> float:
-        """Time between two writes of a job's progress.
-
-        Args:
-            window: seconds of its throughput windows.
-        """
+        """Return the time between two writes of the progress of a job with such windows."""
         return max(window, self.jobs / WRITES)
 
 
 def usual_delay(observed: Observed, intervals: RequeueIntervals, *, moving: bool) -> float:
-    """Seconds until the next look at a job about which nothing else is to be done.
+    """Return seconds until the next look at a job about which nothing else is to be done.
 
-    Args:
-        observed: the job now.
-        intervals: for as many jobs as there are.
-        moving: whether a change of its size is under way or on trial.
+    It is ``moving`` while a change of its size is under way or on trial.
     """
     window = observed.policy.window_seconds
     if moving and not _is_at_target_size(observed):

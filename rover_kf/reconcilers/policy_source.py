@@ -26,14 +26,9 @@ OPERATOR = "kubeflow.org/training-operator"
 
 
 def policy_from_job(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> AutoscalingPolicy:
-    """The watch policy of a job.
+    """Return the policy of a job; a change costs the prior until the job has shown its own cost.
 
-    Args:
-        job: as observed.
-        restart_prior_seconds: cost of a change until the job has shown its own.
-
-    Raises:
-        PolicyError: an annotation was edited into something that is not allowed.
+    An annotation that was edited into something that is not allowed is a PolicyError.
     """
     policy = RoverPolicy.from_annotations(job.annotations, source=str(job.key))
     low, high = sizing.worker_bounds(JobSpec.from_observed(job), policy)
@@ -55,11 +50,7 @@ def policy_from_job(job: ObservedJob, *, restart_prior_seconds: float = 60.0) ->
 
 
 def policy_from_embedded_job(job: ObservedJob) -> AutoscalingPolicy:
-    """The watch policy of a job that runs on this machine.
-
-    Raises:
-        PolicyError: an annotation was edited into something that is not allowed.
-    """
+    """Return the policy of a job on this machine; raises as ``policy_from_job``."""
     policy = policy_from_job(job, restart_prior_seconds=EMBEDDED_RESTART_SECONDS)
     # There is no other machine.
     failures = dataclasses.replace(policy.sections.failures, node_avoid=0.0)

@@ -30,11 +30,7 @@ Reconcile = Callable[[JobKey], "float | None"]
 
 
 class KeyQueue:
-    """A delaying queue of distinct keys with back-off.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """A delaying queue of distinct keys with backoff; its clock is monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -49,16 +49,7 @@ class ReconcileResult:
 
 
 class Reconciler:
-    """Looks at jobs.
-
-    Args:
-        cluster: where they run.
-        history: where runs are recorded.
-        policy_of: a job's policy; by default its annotations.
-        clock: Unix seconds.
-        jobs: how many there are to look at.
-        latency: told of each decision.
-    """
+    """A reconciler of so many jobs, which counts each decision by its latency."""
 
     def __init__(
         self,
@@ -88,19 +79,11 @@ class Reconciler:
         self._latency = latency if latency is not None else DecisionLatency()
 
     def reconcile(self, key: JobKey) -> float | None:
-        """Look at the job once; seconds until the next look, None to wait for a change.
-
-        Raises:
-            ClusterUnavailable: the cluster did not answer; call again later.
-        """
+        """Look at the job once; seconds until the next look, None to wait for a change."""
         return self.run_once(key).delay
 
     def run_once(self, key: JobKey) -> ReconcileResult:
-        """Look at the job once and say what was seen.
-
-        Raises:
-            ClusterUnavailable: the cluster did not answer; call again later.
-        """
+        """Look at the job once and return what was seen, or raise ClusterUnavailable."""
         now = self._clock()
         try:
             job = self._cluster.get_job(key)

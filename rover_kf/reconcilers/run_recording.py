@@ -40,11 +40,7 @@ MAX_FLEETS = 64
 
 
 def new_run_record(job: ObservedJob) -> RunRecord:
-    """A job's record with what its manifest tells, before anything of its run is known.
-
-    Raises:
-        InputError: the manifest cannot be read.
-    """
+    """Return a job's record with what its manifest states; InputError if it is wrong."""
     read = job_signature.from_manifest(job.manifest, source=str(job.key))
     return recorder.new_record(
         job,
@@ -56,14 +52,7 @@ def new_run_record(job: ObservedJob) -> RunRecord:
 
 
 class RunHistory:
-    """The records of the jobs that this process watches.
-
-    Not shared between workers of one key: the key queue sees to that.
-
-    Args:
-        store: where records are kept.
-        emit: puts an Event on a job; none by default.
-    """
+    """The records of the jobs that this process watches; one thread a key."""
 
     def __init__(
         self, store: HistoryStore, emit: Callable[[JobKey, Event], None] | None = None
@@ -93,17 +82,8 @@ class RunHistory:
     ) -> bool:
         """Fold in one look; written at most once in ``every`` seconds, and when the run ends.
 
-        Args:
-            job: as observed.
-            status: of its coordinator, if that answered.
-            decision: of this look.
-            events: our own.
-            now: Unix seconds.
-            every: seconds between two writes.
-            settled: whether all workers and parameter servers that it states are at work.
-
-        Returns:
-            Whether the database holds all that matters of the run so far.
+        The job is settled where all workers and parameter servers that it states are at work. The
+        result is whether the database holds all that matters of the run so far.
         """
         try:
             record = self._load_record(job)

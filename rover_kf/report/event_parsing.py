@@ -209,16 +209,10 @@ def _unmeasured_recovery(
     trained: float | None,
     ending: list[Event],
 ) -> RecoveryRecord | None:
-    """A change whose coordinator did not see it begin, or did not see it train.
+    """Return a change whose coordinator did not see it begin, or train; None: it goes on.
 
-    Args:
-        record: of the run.
-        around: Events before its world, that of its world, and those after.
-        trained: when steps of it were seen first; 0: at a time that is not known; None: never.
-        ending: the Event that ended it, if one did.
-
-    Returns:
-        None: it goes on.
+    ``around`` are the Events before its world, that of its world, and those after.
+    ``trained`` is when its steps were seen first; 0: at an unknown time; None: never.
     """
     before, world, after = around
     number, processes, pods = read_world(world) or (0, 0, 0)

@@ -83,14 +83,7 @@ class JobRow:
 def render_jobs(
     rows: Sequence[JobRow], *, columns: Sequence[str], caption: str, live: LiveOptions
 ) -> str:
-    """Render the page.
-
-    Args:
-        rows: jobs as they are shown.
-        columns: what the cells are, the job's name first.
-        caption: where the jobs are, one sentence.
-        live: how the page follows them.
-    """
+    """Render the page of jobs; each column but the first is a cell of a row."""
     template = environment().get_template("jobs.html.j2")
     return template.render(rows=rows, columns=columns, place=caption, live=live)
 
@@ -98,13 +91,9 @@ def render_jobs(
 def render_comparison(
     title: str, about: str, table: Sequence[Sequence[str]], drawings: Sequence[Chart]
 ) -> str:
-    """Render the page that compares policies.
+    """Render the page that compares policies, with a drawing for each.
 
-    Args:
-        title: of the page.
-        about: one sentence on what was run.
-        table: a header, then rows of cells as they are shown; the first one names the row.
-        drawings: one for each policy.
+    The table is a header, then rows of cells as they are shown; the first one names the row.
     """
     template = environment().get_template("comparison.html.j2")
     page = {"title": title, "about": about, "columns": table[0], "rows": table[1:]}
@@ -128,12 +117,12 @@ def render(
     recommendation: Recommendation | None = None,
     live: LiveOptions | None = None,
 ) -> str:
-    """Render a run as a self-contained HTML page.
+    """Render a run, also one that still runs, as a self-contained HTML page.
 
     Args:
-        record: the run, also one that still runs.
+        record: the run.
         now: Unix seconds, shown as the time of writing; the record's own by default.
-        recommendation: for the next run of the job, if one was asked for.
+        recommendation: for the next run of the job.
         live: how the page follows the run; None: it is a file, without any script.
     """
     parts = report_sections.goodput(record)

@@ -50,13 +50,7 @@ STARVED = 0.1
 def decide(
     observation: JobObservation, policy: AutoscalingPolicy, state: ScalingState, *, now: float
 ) -> tuple[ScaleDecision, ScalingState]:
-    """Decide on one look at a job.
-
-    Args:
-        observation: the job now.
-        policy: what its owner allows; ``mode`` is the caller's business.
-        state: what the last call returned (or a fresh one).
-        now: Unix seconds.
+    """Decide on one look at a job; the policy's ``mode`` is the caller's business.
 
     Returns:
         The decision and the state to keep. If the action is not ``stay``, the state holds the move;
@@ -251,14 +245,9 @@ class ReplicaDecision(DecisionInput[int]):
     def start_move(
         self, target: int, rate: float, *, fallback: tuple[int, float] | None, reason: str
     ) -> Decided:
-        """Go to the target; it needs to be no dearer than home, if there is one.
+        """Go to the target, for the rate that is predicted there.
 
-        Args:
-            target: Worker replicas.
-            rate: samples per second that are predicted there.
-            fallback: what is gone back to if the target disappoints, with its rate; None: it is
-                gone to for other reasons.
-            reason: one sentence.
+        With a size to go back to, and its rate, the target needs to be no dearer than that.
         """
         move = Move(
             origin=self.current,

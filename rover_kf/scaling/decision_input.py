@@ -208,10 +208,7 @@ class DecisionInput(abc.ABC, Generic[Size]):
     ) -> list[Candidate[Size]]:
         """Those of the sizes that are not banned, cheapest first.
 
-        Args:
-            sizes: within reach.
-            predict: rate of a size, and the spread of that in log space.
-            fallback: what is gone back to where a size disappoints, with its rate.
+        ``predict`` returns the rate of a size, and the spread of that in log space.
         """
         banned = self.state.banned_setups(self.now)
         found = []

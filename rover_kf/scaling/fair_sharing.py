@@ -79,15 +79,7 @@ class Claim:
 
 
 def allocate(claims: Sequence[Claim], capacity: int) -> dict[str, int]:
-    """Replicas of each job.
-
-    Args:
-        claims: jobs that may train, each name once.
-        capacity: replicas that there is room for.
-
-    Returns:
-        An allowed size, or 0, for each name; together at most the capacity.
-    """
+    """Return an allowed size, or 0, for each job that may train; together at most the capacity."""
     sizes, free = _grant_minimum(claims, capacity)
     steps = [step for i, claim in enumerate(claims) if (step := _best_step(claim, i, sizes, free))]
     heapq.heapify(steps)
@@ -207,15 +199,9 @@ class FairShareView:
 def predict_rates(
     observation: JobObservation, policy: AutoscalingPolicy, requested: int
 ) -> tuple[tuple[int, float], ...]:
-    """What each size that is within reach brings: replicas with samples a second, ascending.
+    """Return what each size within reach brings: replicas with samples a second, ascending.
 
-    Args:
-        observation: the job now.
-        policy: with its allowed sizes.
-        requested: replicas that it asks for, or will once the change under way is made.
-
-    Returns:
-        Nothing while no window was measured.
+    Nothing is known while no window was measured.
     """
     if observation.model is None:
         return ()
@@ -235,11 +221,9 @@ def work_left(observation: JobObservation) -> float:
 
 
 def fair_shares(members: Sequence[CompetingJob], capacity: ClusterCapacity) -> dict[str, FairShare]:
-    """How many replicas each job may have, so that those that lack room get theirs.
+    """Return how many replicas each job may have, so that those that lack room get theirs.
 
-    Args:
-        members: that compete; for a quota, those of its namespace alone.
-        capacity: what is left beside all of them.
+    The capacity is what is left beyond all of them; a quota's members are those of its namespace.
     """
     found = []
     if capacity.nodes is not None:

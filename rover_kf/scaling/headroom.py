@@ -80,13 +80,7 @@ def node_headroom(requirements: PodRequirements, nodes: Iterable[NodeCapacity]) 
 def pods_fitting(
     requirements: PodRequirements, node: NodeCapacity, extra: Amounts | None = None
 ) -> int:
-    """How many of those pods go on a node.
-
-    Args:
-        requirements: what a pod asks for.
-        node: with what is left of it.
-        extra: to be reckoned as left, too.
-    """
+    """Return how many of those pods go on a node with what is left of it, and the extra."""
     if not accepts_pod(requirements, node):
         return 0
     given = extra or {}

@@ -14,15 +14,7 @@ Array = npt.NDArray[np.float64]
 
 
 def solve(design: Array, target: Array) -> Array:
-    """The weights, none below 0, whose sum of the design's columns is next to the target.
-
-    Args:
-        design: [rows, columns].
-        target: [rows].
-
-    Returns:
-        [columns].
-    """
+    """Return [columns] weights, none below 0, for a [rows, columns] design and [rows] target."""
     from scipy import optimize  # noqa: PLC0415 - see above
 
     weights: Array = optimize.nnls(design, target)[0]

@@ -93,12 +93,7 @@ class PsProposal:
 
 
 def allowed_text(policy: AutoscalingPolicy, servers: int) -> str:
-    """Which sizes the policy allows, for a person.
-
-    Args:
-        policy: of the job.
-        servers: that it has.
-    """
+    """Return which sizes the policy allows a job with so many servers, for a person."""
     workers = policy.allowed_text()
     return f"{workers}, PS {servers}-{policy.max_servers}" if policy.max_servers else workers
 
@@ -112,18 +107,7 @@ def may_change(policy: AutoscalingPolicy, setup: ServerSetup) -> bool:
 def decide(
     observation: PsObservation, policy: AutoscalingPolicy, state: ScalingState, *, now: float
 ) -> tuple[ScaleDecision, ScalingState]:
-    """Decide on one look at a job with parameter servers.
-
-    Args:
-        observation: the job now.
-        policy: what its owner allows; ``mode`` is the caller's business.
-        state: what the last call returned (or a fresh one).
-        now: Unix seconds.
-
-    Returns:
-        The decision and the state to keep. If the action is not ``stay``, the state holds the move;
-        the caller makes it and then keeps ``state.with_change(now)``.
-    """
+    """Decide on one look at a job with parameter servers, as ``decide.decide`` does."""
     return PsDecision.from_observation(observation, policy, state, now).decide()
 
 

@@ -110,11 +110,7 @@ def last_change_at(setups: Sequence[ServerSetup], windows: Iterable[Throughput])
 def median_rows(setups: Sequence[ServerSetup], windows: Iterable[Throughput]) -> tuple[PsRow, ...]:
     """Medians of a run's windows, one for each setup, in the order of their newest windows.
 
-    What is older than the last change (``changed_at``) counts for nothing.
-
-    Args:
-        setups: of the run, in the order of time.
-        windows: of its chief, who counts the steps of all workers.
+    What is older than the last change (``last_change_at``) counts for nothing.
     """
     seen = tuple(windows)
     since = last_change_at(setups, seen)

@@ -60,14 +60,7 @@ class AdmissionResult:
 def admit(
     inputs: AdmissionInput, decision: ScaleDecision, state: ScalingState, *, now: float
 ) -> AdmissionResult:
-    """What follows from what ``decide`` said of the same look.
-
-    Args:
-        inputs: the job and what is around it.
-        decision: whatever there is room for.
-        state: to be kept with that.
-        now: Unix seconds.
-    """
+    """Return what follows from what ``decide`` returned for the same look, whatever the room."""
     here, policy = inputs.observation, inputs.policy
     if inputs.view is not None:
         given = yield_replicas(here, policy, inputs.state, inputs.view.share, now=now)
@@ -125,15 +118,7 @@ def yield_replicas(
     *,
     now: float,
 ) -> tuple[ScaleDecision, ScalingState] | None:
-    """The decision to shrink to the share, with the state to keep; None if it has no more.
-
-    Args:
-        observation: the job now.
-        policy: what its owner allows.
-        state: as kept.
-        share: what it may have.
-        now: Unix seconds.
-    """
+    """Return the decision to shrink to the share, with its state; None if it has no more."""
     fitting = [size for size in policy.allowed() if size <= share.max_replicas]
     if (
         state.move is not None
@@ -157,12 +142,6 @@ def accept(
 
     Until then the job is not steady, so that nothing else would be decided, and its own pods would
     be the first to take whatever room there is.
-
-    Args:
-        observation: the job now.
-        policy: what its owner allows.
-        state: as kept.
-        now: Unix seconds.
     """
     placed = observation.replicas - observation.unschedulable
     fitting = [size for size in policy.allowed() if size <= placed]

@@ -58,11 +58,7 @@ class ThroughputModel:
     """Whether the job splits one batch over the ranks (else every rank keeps its own size)."""
 
     def rate(self, world_size: int) -> float:
-        """Samples (or steps, if the trainer tells no samples) a second at the size.
-
-        Raises:
-            ValueError: world_size is below 1.
-        """
+        """Samples (or steps, if the trainer tells no samples) a second at a size from 1 on."""
         if world_size < 1:
             raise ValueError(world_size)
         seen = self._measured(world_size)
@@ -81,11 +77,7 @@ class ThroughputModel:
         return self._width(world_size) / WIDTH_IN_SPREADS * min(math.sqrt(nearest), 1.0)
 
     def predict(self, world_size: int) -> Prediction:
-        """The same with its interval: nine in ten predictions alike came true inside.
-
-        Raises:
-            ValueError: world_size is below 1.
-        """
+        """The same with its interval: nine in ten predictions alike came true inside."""
         rate = self.rate(world_size)
         measured = self._measured(world_size) is not None
         width = self._width(world_size)
@@ -95,12 +87,9 @@ class ThroughputModel:
     def step_seconds(
         self, world_size: int, *, global_batch: float, nodes: int | None = None
     ) -> float:
-        """Seconds of a step by the law alone.
+        """Seconds of a step by the law alone; the batch is in samples over all ranks.
 
-        Args:
-            world_size: ranks.
-            global_batch: samples a step over all ranks.
-            nodes: pods that they are in; by default as many ranks a pod as in the newest window.
+        By default as many ranks are in a pod as in the newest window.
         """
         newest = max(self.medians, key=lambda median: median.ended_at)
         if nodes is None:
@@ -149,11 +138,7 @@ class ThroughputModel:
 
 
 def fit(windows: Iterable[Throughput]) -> ThroughputModel | None:
-    """Fit a model; None while no window holds a step.
-
-    Args:
-        windows: in the order of time; those without a step are left out.
-    """
+    """Fit a model to the windows that hold a step; None while there is none."""
     used = [w for w in windows if w.step_seconds > 0 and w.world_size > 0]
     found = compute_medians(since_change(used))
     if not found:
@@ -201,11 +186,7 @@ def since_change(windows: Sequence[Throughput]) -> Sequence[Throughput]:
 
 
 def level_start(seconds: Sequence[float]) -> int:
-    """Where the newest step times of a world begin that nothing but noise has changed since.
-
-    Args:
-        seconds: of its windows, in the order of time.
-    """
+    """Return where a world's newest step times begin that only noise has changed since."""
     ends = range(len(seconds), 0, -1)
     return next((end - CHANGED_WINDOWS for end in ends if _jumped(seconds[:end])), 0)
 
@@ -221,11 +202,7 @@ def _jumped(seconds: Sequence[float]) -> bool:
 
 
 def compute_medians(windows: Sequence[Throughput]) -> tuple[Median, ...]:
-    """Of each world and batch, in the order in which they were first seen.
-
-    Args:
-        windows: that hold steps, in the order of time.
-    """
+    """Return those of each world and batch, in the order in which they were first seen."""
     found = []
     for places in _by_world(windows):
         rows = _undisturbed([windows[i] for i in places])[-WINDOWS_PER_WORLD:]

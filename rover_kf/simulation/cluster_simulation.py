@@ -33,13 +33,10 @@ class NodePlacer:
     def assign(
         self, sizes: Mapping[str, int], before: Mapping[str, Hosts], *, packs: bool
     ) -> dict[str, Hosts]:
-        """Places of all jobs.
+        """Return places of all jobs, in the order of the sizes; a job of size 0 has none.
 
-        Args:
-            sizes: replicas of each job, in the order in which they are placed; 0 has no place.
-            before: where they were.
-            packs: large jobs first, on whole nodes, small ones where least is left over; else from
-                the node with most room on.
+        ``packs`` places large jobs first, on whole nodes, small ones where least is left over; else
+        all go on from the node with most room.
         """
         places = {
             name: before[name]
@@ -189,14 +186,7 @@ class FleetOutcome:
 def run_fleet(
     arrivals: Iterable[Arrival], traces: Traces, policy: FleetPolicy, shape: ClusterShape
 ) -> FleetOutcome:
-    """Run a workload to the end of its last job.
-
-    Args:
-        arrivals: in the order of time.
-        traces: tables and work of their models.
-        policy: asked each interval.
-        shape: of the cluster.
-    """
+    """Run a workload, in the order of time, to the end of its last job."""
     jobs = [_job(arrival, traces) for arrival in arrivals]
     placing = NodePlacer(shape.nodes, shape.per_node)
     chance = np.random.default_rng(shape.seed)

@@ -80,12 +80,7 @@ class ControlledJob:
 
 
 class ControllerPolicy:
-    """The controller.
-
-    Args:
-        shape: of the cluster.
-        value_of_time: as owners would set it on their jobs.
-    """
+    """The controller, with the value of time that owners would set on their jobs."""
 
     packs = True
 

@@ -27,12 +27,7 @@ NEAR = 0.75
 def step_time_errors(table: StepTable, seeds: Iterable[int]) -> dict[int, float]:
     """Median over the seeds of the mean absolute relative error, by factor of extrapolation.
 
-    Args:
-        table: of one model.
-        seeds: one a split.
-
-    Returns:
-        Only factors that the table has rows for.
+    Only factors are there that the table has rows for; each seed is a split.
     """
     base = max(1, min(table.per_host, table.most_ranks // 4))
     few = [row for row in table.rows if row.ranks <= base]

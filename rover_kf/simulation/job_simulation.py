@@ -96,13 +96,7 @@ class JobOutcome:
 
 
 def run(case: JobScenario, policy: JobPolicy, seed: int) -> JobOutcome:
-    """Train the job to its end.
-
-    Args:
-        case: the job.
-        policy: asked after each window.
-        seed: of the noise.
-    """
+    """Train the job to its end, with noise of a seed; the policy decides after each window."""
     noise = np.random.default_rng(seed)
     replicas = policy.begin()
     now = cost = done = restart = 0.0

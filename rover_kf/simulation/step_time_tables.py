@@ -45,12 +45,7 @@ class StepTimeRow:
 
 
 class StepTable:
-    """What one model's step takes on one kind of hardware.
-
-    Args:
-        name: of the model.
-        rows: measurements, at least one.
-    """
+    """What a model's step takes on one kind of hardware, by at least one measurement."""
 
     def __init__(self, name: str, rows: Iterable[StepTimeRow]) -> None:
         self.name, self.rows = name, tuple(rows)
@@ -69,12 +64,7 @@ class StepTable:
         self._cache: dict[tuple[tuple[int, ...], float], tuple[float, float]] = {}
 
     def scaled(self, compute: float, exchange: float) -> StepTable:
-        """The table as other hardware would have it.
-
-        Args:
-            compute: times the part of a step that is not the exchange of gradients.
-            exchange: times the exchange.
-        """
+        """Return the table of other hardware: times the computing, and times the exchange."""
         return StepTable(
             self.name,
             (

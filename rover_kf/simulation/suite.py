@@ -61,13 +61,7 @@ def cases(
 
 
 def single_jobs(policy: str, jobs: Sequence[JobScenario], seed: int = 0) -> Summary:
-    """Run each case alone under a policy.
-
-    Args:
-        policy: one of POLICIES.
-        jobs: at least one.
-        seed: of the noise; each case has its own after it.
-    """
+    """Run each case alone under one of POLICIES; each has its own noise after the seed."""
     maker = POLICIES[policy]
     return Summary.from_outcomes([run(case, maker(case), seed + i) for i, case in enumerate(jobs)])
 
@@ -90,14 +84,7 @@ def runnable(traces: Traces) -> list[str]:
 def fleet(
     traces: Traces, shape: ClusterShape, workloads: Sequence[str], policies: Iterable[str]
 ) -> dict[str, list[FleetOutcome]]:
-    """Run workloads under policies.
-
-    Args:
-        traces: with the workloads.
-        shape: of the cluster.
-        workloads: by name.
-        policies: of FLEET_POLICIES.
-    """
+    """Run workloads, by name, under some of FLEET_POLICIES."""
     return {
         policy: [
             run_fleet(traces.workloads[name], traces, FLEET_POLICIES[policy](shape), shape)
@@ -112,14 +99,7 @@ def saving_interval(
 ) -> tuple[float, float, float]:
     """Mean completion saved against another policy on the same jobs, and its 95 % interval.
 
-    Args:
-        ours: a run.
-        theirs: another of the same workload.
-        draws: of the jobs, with replacement.
-        seed: of the draws.
-
-    Returns:
-        Mean, lower and upper bound in seconds; positive is faster.
+    Jobs are drawn with replacement. Mean, lower and upper bound are seconds; positive is faster.
     """
     pairs: Mapping[str, float] = ours.completion_seconds
     saved = np.array([theirs.completion_seconds[name] - seconds for name, seconds in pairs.items()])

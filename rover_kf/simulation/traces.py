@@ -36,11 +36,7 @@ class Epoch:
 
 
 class TrainingWork:
-    """The trainings of one model, at several global batches.
-
-    Args:
-        epochs: of each training, by its global batch.
-    """
+    """The trainings of one model, by their global batches."""
 
     def __init__(self, epochs: Mapping[int, tuple[Epoch, ...]]) -> None:
         self._epochs = dict(sorted(epochs.items()))
@@ -105,14 +101,7 @@ class Traces:
 
 
 def read(folder: pathlib.Path) -> Traces:
-    """Read all tables at any depth below a folder.
-
-    Args:
-        folder: to look in.
-
-    Raises:
-        NoTables: it holds none.
-    """
+    """Read all tables at any depth below a folder, or raise NoTables."""
     homes = sorted(path.parent for path in folder.rglob(PLACEMENTS))
     if not homes:
         raise NoTables(f"{folder} holds no {PLACEMENTS}: give a folder of measured tables")

@@ -114,11 +114,9 @@ def _last_applied(job: Mapping[str, Any]) -> str | None:
 def make_app(
     settings: InjectionSettings, read_defaults: Callable[[], Mapping[str, str]]
 ) -> web.Application:
-    """An application that answers POST /mutate.
+    """Return an application that answers POST /mutate.
 
-    Args:
-        settings: images and accounts of this place.
-        read_defaults: policy defaults, read for each review so that an edit takes effect.
+    Policy defaults are read for each review, so that an edit takes effect.
     """
 
     async def mutate(request: web.Request) -> web.Response:
@@ -144,12 +142,9 @@ def review(
     settings: InjectionSettings,
     defaults: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Answer one AdmissionReview (admission.k8s.io/v1).
+    """Answer one AdmissionReview (admission.k8s.io/v1), as the API server posted it.
 
-    Args:
-        admission_review: as the API server posted it.
-        settings: images and accounts of this place.
-        defaults: policy for what a job's annotations do not say.
+    Defaults are the policy for what a job's annotations do not state.
 
     Raises:
         ProtocolError: it is no AdmissionReview with a request.

@@ -59,11 +59,7 @@ class Certificates:
 
     @classmethod
     def from_data(cls, data: Mapping[str, bytes]) -> Certificates:
-        """Read to_data() back.
-
-        Raises:
-            ProtocolError: a key is missing, or its value is no PEM.
-        """
+        """Read to_data() back; ProtocolError if a key is missing, or its value is no PEM."""
         try:
             found = cls(data["ca.crt"], data["tls.crt"], data["tls.key"])
             x509.load_pem_x509_certificate(found.authority)
@@ -75,12 +71,7 @@ class Certificates:
 
 
 def issue(hosts: Sequence[str], now: float) -> Certificates:
-    """Make a new authority and a server certificate of it.
-
-    Args:
-        hosts: DNS names that the API server calls, e.g. ``rover-kf-webhook.rover-kf-system.svc``.
-        now: Unix seconds.
-    """
+    """Make an authority and a server certificate of it for DNS names of the webhook."""
     start = dt.datetime.fromtimestamp(now, tz=dt.timezone.utc) - _SKEW
     end = start + LIFE
     authority_key = ec.generate_private_key(ec.SECP256R1())

@@ -41,12 +41,7 @@ class Access(Protocol):
 
 
 class HistoryServer:
-    """Answers reads.
-
-    Args:
-        history: what is served.
-        access: of the cluster.
-    """
+    """The server of a history's reads, by the cluster's access."""
 
     def __init__(self, history: HistoryStore, access: Access) -> None:
         self._history, self._access = history, access

@@ -34,11 +34,7 @@ class ResourceVersionExpired(Exception):
 
 
 class KubernetesApi:
-    """The requests that KubernetesCluster makes.
-
-    Args:
-        client: configured with the server's address and the caller's credentials.
-    """
+    """The requests that KubernetesCluster makes; ``what`` names the object in errors."""
 
     def __init__(self, client: kubernetes.client.ApiClient) -> None:
         self._client = client
@@ -53,19 +49,7 @@ class KubernetesApi:
         body: object | None = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        """One request whose reply is a JSON object.
-
-        Args:
-            method: HTTP method.
-            path: from ``/api`` or ``/apis`` on.
-            what: the object asked for, for errors.
-            query: parameters of the URL.
-            body: plain JSON data.
-            content_type: of the body.
-
-        Raises:
-            NoSuchJob, JobExists, Conflict, InputError, ClusterUnavailable: see failure().
-        """
+        """Send a request from ``/api`` or ``/apis`` on; its reply is JSON, or error_for() it."""
         text = self.text(method, path, what=what, query=query, body=body, content_type=content_type)
         return dict(json.loads(text))
 

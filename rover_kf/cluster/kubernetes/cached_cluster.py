@@ -39,14 +39,9 @@ _POLL_SECONDS = 0.25
 
 
 class CachedCluster(KubernetesCluster):
-    """A cluster.protocol.Cluster for the controller.
+    """A cluster.protocol.Cluster for the controller, of one namespace or all.
 
-    Args:
-        client: with the server's address and the caller's credentials.
-        transport: how coordinators are reached.
-        on_change: told the keys of jobs that somebody else has changed.
-        clock: monotonic seconds.
-        namespace: whose jobs are followed; empty: all.
+    ``on_change`` gets the keys of jobs that somebody else has changed; the clock is monotonic.
     """
 
     def __init__(
@@ -143,11 +138,7 @@ class CachedCluster(KubernetesCluster):
         return job
 
     def delete_pod(self, key: JobKey, pod: str) -> None:
-        """Delete a pod with its grace period; one that is gone is no error.
-
-        Raises:
-            Conflict: a pod of that name is another one by now.
-        """
+        """Delete this very pod with its grace period; one that is gone is no error."""
         known = next((one for one in self.list_pods(key) if one.name == pod), None)
         self._delete_pod(key, pod, known and {"preconditions": {"uid": known.uid}})
 
@@ -173,12 +164,7 @@ def _compress(item: Mapping[str, Any], job_kind: JobKind) -> bytes:
 
 
 class PodIndex:
-    """A mirror of the pods that the Training Operator made of jobs.
-
-    Args:
-        api: of the cluster.
-        namespace_path: the part of the path that names a namespace; empty: all.
-    """
+    """A mirror of the pods that the Training Operator made of jobs."""
 
     def __init__(self, api: KubernetesApi, namespace_path: str = "") -> None:
         operators = ",".join(job_kind.operator for job_kind in registry.job_kinds())

@@ -46,7 +46,7 @@ def cached_from_environment(
     authorities: pathlib.Path,
     namespace: str = "",
 ) -> CachedCluster:
-    """The same for who looks at many jobs; it has them in memory once it is told to follow.
+    """Return the same for many jobs, which it has in memory once it follows them.
 
     Args:
         on_change: told the keys of jobs that somebody else has changed.

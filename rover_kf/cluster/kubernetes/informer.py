@@ -35,16 +35,10 @@ ObjectKey = tuple[str, str]
 
 
 class Informer(Generic[T]):
-    """What a collection holds, as far as it was heard.
+    """The content of a collection, as far as it was read; ``what`` names it in errors.
 
-    Args:
-        api: of the cluster.
-        path: of the collection.
-        what: the collection's name, for errors.
-        query: which of its objects.
-        transform: what is kept of an object.
-        on_change: told where something has changed that nobody here has written; may be called with
-            an object that is gone.
+    ``transform`` returns what is kept of an object. ``on_change`` is called after a change that
+    nobody here has written, also for an object that is gone.
     """
 
     def __init__(

@@ -31,9 +31,7 @@ LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
 class KubernetesCluster(KubernetesNodes):
     """A cluster.protocol.Cluster.
 
-    Args:
-        client: with the server's address and the caller's credentials.
-        transport: how coordinators are reached; None goes through the API server, reads only.
+    Without a transport, coordinators are reached through the API server, for reads only.
     """
 
     def __init__(
@@ -45,12 +43,7 @@ class KubernetesCluster(KubernetesNodes):
     # -- jobs --------------------------------------------------------------------------------------
 
     def create_job(self, manifest: Manifest) -> ObservedJob:
-        """Create the job as given; a manifest without namespace goes to ``default``.
-
-        Raises:
-            JobExists: an object of that name is there.
-            InputError: the API server or a webhook refuses it; the message is its own.
-        """
+        """Create the job; a manifest without namespace goes to ``default``."""
         metadata = manifest["metadata"]
         name = metadata.get("name") or metadata.get("generateName", "")
         key = JobKey(metadata.get("namespace", "default"), name, manifest["kind"])
@@ -165,12 +158,7 @@ class KubernetesCluster(KubernetesNodes):
     def resize_pod(
         self, key: JobKey, pod: Pod, container: str, resources: Mapping[str, Any]
     ) -> None:
-        """Change what a container of a running pod asks for and may use.
-
-        Raises:
-            NoSuchJob: the pod is gone.
-            InputError: it is refused, by a quota or by the class of the pod.
-        """
+        """Change what a container of a running pod asks for and may use."""
         path = f"{_pod(key, pod.name)}/resize"
         changed = [{"name": container, "resources": dict(resources)}]
         body = {"metadata": {"uid": pod.uid}, "spec": {"containers": changed}}
@@ -178,12 +166,7 @@ class KubernetesCluster(KubernetesNodes):
         self._api.request("PATCH", path, what=what, body=body, content_type=STRATEGIC_PATCH)
 
     def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
-        """What the container printed so far (the last ``tail`` lines).
-
-        Raises:
-            NoSuchJob: no such pod.
-            InputError: the container has not started yet.
-        """
+        """What the container printed so far; InputError if it has not started."""
         query: dict[str, str | int | bool] = {"container": container}
         if tail is not None:
             query["tailLines"] = tail

@@ -24,11 +24,7 @@ _ALIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
 class KubernetesNodes:
-    """The part of KubernetesCluster that is about nodes.
-
-    Args:
-        api: of the cluster.
-    """
+    """The part of KubernetesCluster that is about nodes."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self.api = self._api = api
@@ -58,12 +54,7 @@ class KubernetesNodes:
         return found
 
     def cordon_node(self, name: str, reason: str) -> None:
-        """Mark a node as unschedulable, with the reason in an annotation.
-
-        Raises:
-            NoSuchJob: there is no such node.
-            InputError: the controller may not; the message is the API server's.
-        """
+        """Mark a node as unschedulable, with the reason in an annotation."""
         why = {"annotations": {names.CORDONED_ANNOTATION: reason}}
         body = {"metadata": why, "spec": {"unschedulable": True}}
         path, what = f"/api/v1/nodes/{name}", f"node {name}"
@@ -86,19 +77,11 @@ class KubernetesNodes:
         return NamespaceObjects(quotas, read(f"autoscalers of {namespace}", scalers), tuple(unread))
 
     def list_nodes(self) -> tuple[Manifest, ...] | None:
-        """All nodes as plain objects.
-
-        Raises:
-            InputError: the caller may not.
-        """
+        """All nodes as plain objects."""
         return tuple(self._api.items("/api/v1/nodes", what="nodes"))
 
     def list_all_pods(self) -> Iterator[Manifest]:
-        """Pods of all namespaces that have not ended, page by page.
-
-        Raises:
-            InputError: the caller may not.
-        """
+        """Pods of all namespaces that have not ended, page by page."""
         return self._api.iterate("/api/v1/pods", what="pods of all namespaces", query=_ALIVE)
 
     def node_memory(self) -> tuple[str, ...]:
@@ -134,13 +117,7 @@ class DeniedReads:
         self._lock = threading.Lock()
 
     def record_denied(self, what: str, meaning: str, refusal: Exception) -> None:
-        """Log it, if it was not refused already the last time.
-
-        Args:
-            what: is not looked at, such as ``room on nodes``.
-            meaning: what is done without it.
-            refusal: the API server's words.
-        """
+        """Log what is not read, and what is done without it, if the last read was not refused."""
         with self._lock:
             known = what in self._logged
             self._logged.add(what)

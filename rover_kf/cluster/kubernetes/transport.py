@@ -24,11 +24,7 @@ class Transport(Protocol):
     """How one request reaches a pod's sidecar."""
 
     def request(self, key: JobKey, pod: Pod, method: str, path: str, body: bytes | None) -> bytes:
-        """Send it and return the reply's body.
-
-        Raises:
-            ClusterUnavailable: it cannot be reached, or refused.
-        """
+        """Send it and return the reply's body, or raise ClusterUnavailable."""
 
 
 class PodNetworkTransport:
@@ -75,12 +71,7 @@ class ApiProxyTransport:
         path: str,
         body: bytes | None,  # noqa: ARG002 - a GET has none
     ) -> bytes:
-        """Send a GET through ``pods/proxy``.
-
-        Raises:
-            Unreachable: it is another method.
-            ClusterUnavailable: it cannot be reached, or refused.
-        """
+        """Send a GET through ``pods/proxy``; any other method is Unreachable."""
         if method != "GET":
             message = (
                 f"{method} {path} of {key} needs the pod network: the API server's proxy drops the "

@@ -43,10 +43,7 @@ class LocalCluster:
             job = cluster.create_job(manifest, folder=pathlib.Path("where/train.py/is"))
 
     Leaving it ends everything that it started; a process that is killed takes them with it.
-
-    Args:
-        state: folder of objects, logs and claims; made if it is not there.
-        timing: delays.
+    The state folder has objects, logs and claims; it is made if it is not there.
     """
 
     def __init__(self, state: pathlib.Path | str, timing: Timing | None = None) -> None:
@@ -78,11 +75,7 @@ class LocalCluster:
     # -- jobs --------------------------------------------------------------------------------------
 
     def create_job(self, manifest: Manifest, *, folder: pathlib.Path | None = None) -> ObservedJob:
-        """Create a job and run it in this process.
-
-        Args:
-            manifest: as it would be applied to a cluster.
-            folder: where relative scripts are found; the current one by default.
+        """Create a job and run it in this process; relative scripts are found in the folder.
 
         Raises:
             JobExists: one of that name is there, running or finished.
@@ -113,13 +106,7 @@ class LocalCluster:
     def patch_job(
         self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
     ) -> ObservedJob:
-        """JSON merge patch (RFC 7386) of the job; status and identity are not patched.
-
-        Raises:
-            NoSuchJob: there is none.
-            Conflict: resource_version is given and is not the current one.
-            ManifestError: the patched job could not run here; it was left as it was.
-        """
+        """Merge patch of all but status and identity; ManifestError if it could not run here."""
         inside = (patch.get("metadata") or {}).get("resourceVersion")
         wanted = {value for value in (resource_version, inside) if value is not None}
 
@@ -162,11 +149,7 @@ class LocalCluster:
         return self.store.read_pods(key)
 
     def delete_pod(self, key: JobKey, pod: str) -> None:
-        """Delete a pod with its grace period; the operator makes another.
-
-        Raises:
-            ClusterUnavailable: another process runs the job.
-        """
+        """Delete a pod of a job that this process runs; the operator makes another."""
         found = self._operator.pod(key, pod) if self._operator else None
         if found is not None:
             found.delete()
@@ -184,11 +167,7 @@ class LocalCluster:
         return found.pids(container) if found else ()
 
     def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
-        """What the container printed so far (the last ``tail`` lines).
-
-        Raises:
-            NoSuchJob: there is no such pod.
-        """
+        """What the container printed so far (the last ``tail`` lines)."""
         found = next((item for item in self.list_pods(key) if item.name == pod), None)
         if found is None:
             raise errors.NoSuchJob(f"{key} has no pod {pod}")
@@ -244,11 +223,7 @@ class LocalCluster:
         return ""
 
     def cordon_node(self, name: str, reason: str) -> None:
-        """Refused: nothing could run anywhere else.
-
-        Raises:
-            InputError: always.
-        """
+        """Refuse it: nothing could run anywhere else."""
         raise errors.InputError(f"{name} is the one machine that there is, and stays ({reason})")
 
     def supports_pod_resize(self) -> bool:

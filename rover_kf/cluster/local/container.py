@@ -68,9 +68,7 @@ class ContainerSpec:
 class LocalContainer:
     """A container of one pod, through its restarts; owned by one pod's thread.
 
-    Args:
-        spec: what to run.
-        delays: seconds before the first restart, and the longest one; doubled in between.
+    Delays are seconds before the first restart, and the longest; each is twice the one before.
     """
 
     def __init__(self, spec: ContainerSpec, delays: tuple[float, float]) -> None:

@@ -55,13 +55,7 @@ class JobCondition:
 
 
 def derive_condition(manifest: Manifest, pods: Sequence[PodOutcome], *, age: float) -> JobCondition:
-    """Conclude about a job that is neither suspended nor finished.
-
-    Args:
-        manifest: the job.
-        pods: its pods now.
-        age: seconds since its start.
-    """
+    """Conclude about a job, seconds after its start, that is neither suspended nor finished."""
     name = manifest["metadata"]["name"]
     policy = manifest["spec"].get("runPolicy") or {}
     limit, deadline = policy.get("backoffLimit"), policy.get("activeDeadlineSeconds")
@@ -142,13 +136,7 @@ def format_time(timestamp: float) -> str:
 def new_record(
     manifest: Mapping[str, Any], folder: pathlib.Path, now: float
 ) -> tuple[JobKey, Record]:
-    """A job that was just created, with its key.
-
-    Args:
-        manifest: as it was given.
-        folder: where its relative scripts are found.
-        now: Unix seconds.
-    """
+    """Return a new job with its key; its relative scripts are found in the folder."""
     metadata = {
         **manifest["metadata"],
         "namespace": manifest["metadata"].get("namespace", "default"),

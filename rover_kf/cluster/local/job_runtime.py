@@ -39,14 +39,7 @@ _ACTIVE = ("Pending", "Running")
 
 
 def pod_action(manifest: Manifest, phase: str, *, since: float, timing: Timing) -> CleanupAction:
-    """What to do with one pod of a finished job.
-
-    Args:
-        manifest: the job, with its conditions.
-        phase: of the pod.
-        since: seconds since the job finished.
-        timing: how long pods may take to end by themselves.
-    """
+    """Return what to do with one pod of a job, so many seconds after the job finished."""
     policy = (manifest["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "None")
     if policy == "All" or (policy == "Running" and phase in _ACTIVE):
         return "delete"
@@ -138,11 +131,7 @@ class NetworkLease:
         self._socket, self._net = _bind(job)
 
     def address(self, replica_type: str, index: int) -> str:
-        """Address of a replica.
-
-        Raises:
-            InputError: the job has more replicas than a machine has addresses for.
-        """
+        """Return the address of a replica; InputError if there are more than addresses."""
         rank = index + (self._masters if replica_type == "worker" else 0)
         if rank >= _MOST_PODS:
             raise errors.InputError(

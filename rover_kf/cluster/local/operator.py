@@ -40,14 +40,7 @@ SOURCE = "pytorchjob-controller"
 
 
 class Operator:
-    """Runs jobs of a store.
-
-    Args:
-        store: where the objects are.
-        timing: delays.
-        memory: folder of memory-backed volumes.
-        base: environment that stands for a container image's own.
-    """
+    """An operator of a store's jobs; ``base`` is the environment instead of an image's."""
 
     def __init__(
         self, store: Store, timing: Timing, memory: pathlib.Path, base: Mapping[str, str]

@@ -26,13 +26,7 @@ SIDECAR_GRACE = 2.0
 
 
 class LocalPod:
-    """A running pod.
-
-    Args:
-        spec: what it runs.
-        timing: delays.
-        on_change: called after each change of its view, from the pod's thread.
-    """
+    """A running pod; its thread calls ``on_change`` after each change of its view."""
 
     def __init__(self, spec: LocalPodSpec, timing: Timing, on_change: Callable[[], None]) -> None:
         self.spec = spec

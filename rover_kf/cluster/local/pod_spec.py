@@ -37,13 +37,7 @@ def replica_counts(manifest: Manifest) -> dict[str, int]:
 
 
 def operator_environment(manifest: Manifest, replica_type: str, index: int) -> dict[str, str]:
-    """What the operator appends to each container of a replica.
-
-    Args:
-        manifest: the job.
-        replica_type: ``master`` or ``worker``.
-        index: of the replica.
-    """
+    """Return what the operator appends to each container of a replica."""
     spec, job = manifest["spec"], manifest["metadata"]["name"]
     counts = replica_counts(manifest)
     found = {"PYTHONUNBUFFERED": "1"}
@@ -198,15 +192,7 @@ class Volumes:
 def prepare_volumes(
     pod: Mapping[str, Any], uid: str, *, memory: pathlib.Path, job: pathlib.Path, root: pathlib.Path
 ) -> Volumes:
-    """Say where each volume of a pod is.
-
-    Args:
-        pod: the pod's spec.
-        uid: of the pod; makes its own volumes' names unique.
-        memory: where memory-backed volumes go.
-        job: the job's folder.
-        root: the state folder, which has the claims.
-    """
+    """Return where each volume of a pod is; its uid makes its own volumes' names unique."""
     folders: dict[str, pathlib.Path] = {}
     in_memory, on_disk = [], []
     for index, volume in enumerate(pod.get("volumes") or []):

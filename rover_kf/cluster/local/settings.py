@@ -73,11 +73,9 @@ def write_shims(folder: pathlib.Path) -> pathlib.Path:
 
 
 def memory_folder(fallback: pathlib.Path) -> pathlib.Path:
-    """Where memory-backed volumes go: shared memory if it can be written.
+    """Return where memory-backed volumes go: shared memory if it can be written, else the fallback.
 
-    Args:
-        fallback: where they go else, unless a Unix socket's path has no room behind it; then they
-            are with other temporary files.
+    Where a Unix socket's path has no room behind that, they are with other temporary files.
 
     Raises:
         ClusterUnavailable: there is no such place.

@@ -72,11 +72,7 @@ class Store:
         return tuple(sorted(JobKey(p.parts[-4], p.parts[-2], p.parts[-3]) for p in found))
 
     def create(self, key: JobKey, record: Record) -> tuple[Record, IO[bytes]]:
-        """Store a new job; it is the caller's to run until the returned lock is closed.
-
-        Raises:
-            JobExists: one of that name is there.
-        """
+        """Store a new job (else JobExists); the caller runs it until the lock is closed."""
         with self._locked():
             if (self.folder(key) / "job.json").exists():
                 raise errors.JobExists(
@@ -94,11 +90,7 @@ class Store:
             return self._write(key, record), owner
 
     def read(self, key: JobKey) -> Record:
-        """Read a job.
-
-        Raises:
-            NoSuchJob: there is none.
-        """
+        """Read a job, or raise NoSuchJob."""
         try:
             data = json.loads((self.folder(key) / "job.json").read_text())
         except (FileNotFoundError, NotADirectoryError) as cause:
@@ -109,11 +101,7 @@ class Store:
         return Record(**data)
 
     def update(self, key: JobKey, change: Callable[[Record], Record]) -> Record:
-        """Read, change and write one job as one step.
-
-        Raises:
-            NoSuchJob: there is none.
-        """
+        """Read, change and write one job as one step; raises as ``read``."""
         with self._locked():
             before = self.read(key)
             after = change(before)

@@ -31,13 +31,7 @@ from rover_kf.scaling.scaling_state import JobObservation, ScalingState
 
 
 def propose(observed: Observed, previous: ScalingState, now: float) -> ScalingProposal | None:
-    """The outlook; None where the job is not trained now, or nobody wants it scaled.
-
-    Args:
-        observed: the job.
-        previous: what its annotation has.
-        now: Unix seconds.
-    """
+    """Return the proposal; None where the job does not train now, or nobody wants it scaled."""
     job, status, policy = observed.job, observed.status, observed.policy
     workers = "worker" in job.replicas and "ps" not in job.replicas  # with PS: ps_proposal
     if status is None or job.inactive or not workers or policy.mode == OFF:
@@ -92,13 +86,9 @@ def is_scalable(observed: Observed, job_status: JobStatus) -> bool:
 def propose_ps(
     observed: Observed, job_status: JobStatus, now: float, *, cpu: CpuRaises
 ) -> PsProposal | None:
-    """The outlook; None where nobody wants the job scaled, or a change has still to be made.
+    """Return the proposal; None where nobody wants the job scaled, or a change is still to be made.
 
-    Args:
-        observed: the job, with the law of its parameter servers.
-        job_status: its annotation.
-        now: Unix seconds.
-        cpu: raises of its CPU limits before this tick.
+    ``cpu`` are the raises of its CPU limits before this tick.
     """
     move = job_status.scaling.move
     if not is_scalable(observed, job_status) or (move is not None and not move.changed_at):
