@@ -75,11 +75,8 @@ class Cluster(Protocol):
             InputError: it is refused, or there is nothing to keep away from.
         """
 
-    def node_memory(self) -> tuple[str, ...]:
-        """What the nodes have for pods, as quantities, each amount once; empty: no bound."""
-
-    def node_cpu(self) -> tuple[str, ...]:
-        """The same of cores."""
+    def node_sizes(self, resource: str) -> tuple[str, ...]:
+        """What nodes have of a resource, as quantities, each amount once; empty: no bound."""
 
     def namespace_objects(self, namespace: str) -> NamespaceObjects:
         """What bounds jobs of a namespace; what may not be read is named, and bounds nothing."""

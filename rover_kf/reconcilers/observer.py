@@ -132,12 +132,14 @@ class Observer:
         if memory_limits.needs_node_data(seen, memory, self._clock()):
             seen = dataclasses.replace(
                 seen,
-                node_memory=self._cluster.node_memory(),
+                node_memory=self._cluster.node_sizes("memory"),
                 resizes=self._cluster.supports_pod_resize(),
             )
         if cpu_limits.needs_node_data(seen, memory, self._clock()):
             seen = dataclasses.replace(
-                seen, node_cpu=self._cluster.node_cpu(), resizes=self._cluster.supports_pod_resize()
+                seen,
+                node_cpu=self._cluster.node_sizes("cpu"),
+                resizes=self._cluster.supports_pod_resize(),
             )
         return seen
 

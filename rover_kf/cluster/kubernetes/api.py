@@ -50,26 +50,13 @@ class KubernetesApi:
         content_type: str = "application/json",
     ) -> dict[str, Any]:
         """Send a request from ``/api`` or ``/apis`` on; its reply is JSON, or error_for() it."""
-        text = self.text(method, path, what=what, query=query, body=body, content_type=content_type)
-        return dict(json.loads(text))
-
-    def text(
-        self,
-        method: str,
-        path: str,
-        *,
-        what: str,
-        query: Query | None = None,
-        body: object | None = None,
-        content_type: str = "application/json",
-    ) -> str:
-        """One request whose reply is text; errors as in request()."""
-        headers = {"Accept": "application/json, */*", "Content-Type": content_type}
+        headers = {"Content-Type": content_type}
         response = self._call(method, path, what=what, query=query, body=body, headers=headers)
-        try:
-            return str(response.data.decode("utf-8", errors="replace"))
-        finally:
-            response.release_conn()
+        return dict(json.loads(_read(response)))
+
+    def text(self, path: str, *, what: str, query: Query | None = None) -> str:
+        """Return what is read there as text; errors as in request()."""
+        return _read(self._call("GET", path, what=what, query=query))
 
     def items(self, path: str, *, what: str, query: Query | None = None) -> list[dict[str, Any]]:
         """All items of a collection."""
@@ -134,7 +121,7 @@ class KubernetesApi:
                 path,
                 method,
                 query_params=[(key, _plain(value)) for key, value in (query or {}).items()],
-                header_params=dict(headers or {}),
+                header_params={"Accept": "application/json, */*", **(headers or {})},
                 body=body,
                 auth_settings=["BearerToken"],
                 _return_http_data_only=True,
@@ -178,6 +165,13 @@ def _status_of(body: object) -> dict[str, Any]:
     except ValueError:
         return {}
     return parsed if isinstance(parsed, dict) else {}
+
+
+def _read(response: Any) -> str:
+    try:
+        return str(response.data.decode("utf-8", errors="replace"))
+    finally:
+        response.release_conn()
 
 
 def _plain(value: str | int | bool) -> str:  # noqa: FBT001 - a query's value, not a switch

@@ -171,7 +171,7 @@ class KubernetesCluster(KubernetesNodes):
         if tail is not None:
             query["tailLines"] = tail
         path = f"{_pod(key, pod)}/log"
-        return self._api.text("GET", path, what=f"log of {pod}/{container} of {key}", query=query)
+        return self._api.text(path, what=f"log of {pod}/{container} of {key}", query=query)
 
     def call_coordinator(
         self,

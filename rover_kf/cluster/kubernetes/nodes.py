@@ -84,18 +84,8 @@ class KubernetesNodes:
         """Pods of all namespaces that have not ended, page by page."""
         return self._api.iterate("/api/v1/pods", what="pods of all namespaces", query=_ALIVE)
 
-    def node_memory(self) -> tuple[str, ...]:
-        """What schedulable nodes have for pods, as quantities, each amount once.
-
-        Nothing for who may not read nodes.
-        """
-        return self._node_sizes("memory")
-
-    def node_cpu(self) -> tuple[str, ...]:
-        """The same of cores."""
-        return self._node_sizes("cpu")
-
-    def _node_sizes(self, resource: str) -> tuple[str, ...]:
+    def node_sizes(self, resource: str) -> tuple[str, ...]:
+        """What schedulable nodes have of a resource; nothing for those who may not read nodes."""
         try:
             found = self._api.items("/api/v1/nodes", what="nodes")
         except errors.InputError as refusal:

@@ -85,6 +85,6 @@ class ApiProxyTransport:
         query = dict(item.partition("=")[::2] for item in text.split("&") if item)
         try:
             what = f"the coordinator of {key}"
-            return self._api.text("GET", target, what=what, query=query).encode()
+            return self._api.text(target, what=what, query=query).encode()
         except (errors.NoSuchJob, errors.InputError, errors.Conflict) as cause:
             raise errors.ClusterUnavailable(str(cause)) from cause

@@ -196,12 +196,9 @@ class LocalCluster:
         del nodes
         return {}
 
-    def node_memory(self) -> tuple[str, ...]:
+    def node_sizes(self, resource: str) -> tuple[str, ...]:
         """Nothing: limits are not enforced here."""
-        return ()
-
-    def node_cpu(self) -> tuple[str, ...]:
-        """Nothing: limits are not enforced here."""
+        del resource
         return ()
 
     def namespace_objects(self, namespace: str) -> NamespaceObjects:

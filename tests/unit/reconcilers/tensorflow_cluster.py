@@ -96,11 +96,8 @@ class TensorFlowCluster(MemoryCluster):
         at = self.clock()
         story.append(Event(reason, f"{pod}: it died", warning, at, len(story) + 1, pod))
 
-    def node_memory(self):
-        return ("8Gi",)
-
-    def node_cpu(self):
-        return ("4",)
+    def node_sizes(self, resource):
+        return {"cpu": ("4",), "memory": ("8Gi",)}[resource]
 
     def supports_pod_resize(self):
         return self.can_resize

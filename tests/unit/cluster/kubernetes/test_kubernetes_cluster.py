@@ -270,7 +270,7 @@ def test_who_may_not_read_nodes_is_told_once(cluster, server, caplog):
     with caplog.at_level(logging.INFO):
         for _ in range(5):
             assert cluster.unreachable_nodes({"n1", "n2"}) == {}
-            assert cluster.node_memory() == ()
+            assert cluster.node_sizes("memory") == ()
         silence, sizes = caplog.messages
         assert "whether nodes are silent: not looked at" in silence
         assert 'nodes "n1" is forbidden' in silence
@@ -278,7 +278,7 @@ def test_who_may_not_read_nodes_is_told_once(cluster, server, caplog):
         assert "without regard to the size of nodes" in sizes
         closed.clear()
         cluster.unreachable_nodes({"n1"})
-        assert cluster.node_memory() == ("8Gi",)
+        assert cluster.node_sizes("memory") == ("8Gi",)
         closed.append(True)
         cluster.unreachable_nodes({"n1"})
     assert len(caplog.messages) == 3

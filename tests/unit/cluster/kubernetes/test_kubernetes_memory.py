@@ -94,4 +94,4 @@ def test_nodes_say_what_they_have_for_pods(cluster, server):
         node = {"status": {"allocatable": {"memory": memory}}}
         node["spec"] = {"unschedulable": True} if cordoned else {}
         server.put(f"/api/v1/nodes/{name}", node)
-    assert cluster.node_memory() == ("8Gi",)
+    assert cluster.node_sizes("memory") == ("8Gi",)

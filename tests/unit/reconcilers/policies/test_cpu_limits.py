@@ -201,7 +201,8 @@ def test_the_mode_is_obeyed(clock, history, policy, reason, says):
 
 def test_the_largest_node_bounds_it(clock, history, monkeypatch):
     """Less what the sidecar asks for; then the Event says so."""
-    monkeypatch.setattr(HotServer, "node_cpu", lambda _: ("300m", "500m"))
+    sizes = {"cpu": ("300m", "500m"), "memory": ("8Gi",)}
+    monkeypatch.setattr(HotServer, "node_sizes", lambda _, resource: sizes[resource])
     cluster = HotServer(clock)
     cluster.look(history, 8)
     assert cluster.limits("cpu")["PS"] == "500m"

@@ -50,7 +50,8 @@ class Limited(MemoryCluster):
         self.resized: list[tuple[str, dict]] = []
         self.deleted: list[str] = []
 
-    def node_memory(self):
+    def node_sizes(self, resource):
+        assert resource == "memory"
         return self.nodes_have
 
     def supports_pod_resize(self):

@@ -89,11 +89,8 @@ class BusyWorkers(MemoryCluster):
         told = tuple(PodCpu(name, use) for name, use in sorted(self.cpu.items()))
         return codec.dumps(dataclasses.replace(status, pod_cpus=told, cpu_peak=self.peak))
 
-    def node_cpu(self):
-        return ("8",)
-
-    def node_memory(self):
-        return ("8Gi",)
+    def node_sizes(self, resource):
+        return {"cpu": ("8",), "memory": ("8Gi",)}[resource]
 
     def supports_pod_resize(self):
         return self.can_resize
