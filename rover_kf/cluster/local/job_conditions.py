@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster.kubernetes.conversion import parse_job
 from rover_kf.cluster.local import local_admission, pod_spec
@@ -25,18 +26,6 @@ from rover_kf.cluster.local.store import Record
 
 RETRYABLE = 128
 """Exit codes from here on are retried under restartPolicy ExitCode."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PodOutcome:
-    """What counts of one pod."""
-
-    replica_type: str
-    phase: str
-    deleting: bool
-    restarts: int
-    exit_code: int | None
-    """Of the container ``pytorch``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,12 +43,13 @@ class JobCondition:
         return f"PyTorchJob{self.type}"
 
 
-def derive_condition(manifest: Manifest, pods: Sequence[PodOutcome], *, age: float) -> JobCondition:
+def derive_condition(manifest: Manifest, pods: Sequence[Pod], *, age: float) -> JobCondition:
     """Conclude about a job, seconds after its start, that is neither suspended nor finished."""
     name = manifest["metadata"]["name"]
     policy = manifest["spec"].get("runPolicy") or {}
     limit, deadline = policy.get("backoffLimit"), policy.get("activeDeadlineSeconds")
-    restarts = sum(pod.restarts for pod in pods if pod.phase == "Running")
+    running = (pod for pod in pods if pod.phase == "Running")
+    restarts = sum(container.restarts for pod in running for container in pod.containers)
     if limit is not None and restarts >= max(int(limit), 1):
         message = f"{name} has failed because it has reached the specified backoff limit"
         return JobCondition("Failed", message, by_limit=True)
@@ -75,8 +65,13 @@ def derive_condition(manifest: Manifest, pods: Sequence[PodOutcome], *, age: flo
     return found
 
 
+def exit_code(pod: Pod) -> int | None:
+    """Return the last exit code of a pod's trainer."""
+    return next((c.exit_code for c in pod.containers if c.name == names.PYTORCH_CONTAINER), None)
+
+
 def _of_replicas(
-    manifest: Manifest, kind: str, replica: Mapping[str, Any], pods: Sequence[PodOutcome]
+    manifest: Manifest, kind: str, replica: Mapping[str, Any], pods: Sequence[Pod]
 ) -> JobCondition:
     name, counts = manifest["metadata"]["name"], pod_spec.replica_counts(manifest)
     mine = [pod for pod in pods if pod.replica_type == kind]
@@ -92,7 +87,7 @@ def _of_replicas(
         return JobCondition("Succeeded", message)
     if failed and counts[kind] > succeeded + running:
         policy = replica.get("restartPolicy") or "OnFailure"
-        codes = [pod.exit_code for pod in failed if pod.phase == "Failed" and not pod.deleting]
+        codes = [exit_code(pod) for pod in failed if pod.phase == "Failed" and not pod.deleting]
         permanent = [code for code in codes if code is not None and code < RETRYABLE]
         if policy == "Never" or (policy == "ExitCode" and permanent):
             why = f" with exit code {permanent[0]}" if permanent else ""

@@ -18,14 +18,13 @@ from collections.abc import Mapping
 from typing import IO
 
 from rover_kf import errors
-from rover_kf.api import names
-from rover_kf.api.jobs import Event, JobKey
+from rover_kf.api.jobs import Event, JobKey, Pod
 from rover_kf.cluster.local import local_admission, pod_spec
 from rover_kf.cluster.local.job_conditions import (
     RETRYABLE,
     JobCondition,
-    PodOutcome,
     derive_condition,
+    exit_code,
     with_condition,
     with_counts,
 )
@@ -144,7 +143,9 @@ class Operator:
             self._apply_condition(run, JobCondition("Suspended", "suspended"))
         else:
             self._sync_pods(run, record)
-            concluded = self._next_condition(run, record)
+            pods = [pod.view() for pod in run.pods.values()]
+            age = time.time() - run.started_at
+            concluded = derive_condition(record.manifest, pods, age=age)
             self._apply_condition(run, concluded)
             if concluded.by_limit:
                 run.end_pods()
@@ -155,12 +156,11 @@ class Operator:
         for kind, replica in record.manifest["spec"][local_admission.SPECS].items():
             replica_type, wanted = kind.lower(), int(replica.get("replicas", 1))
             for (owner, index), pod in list(run.pods.items()):
-                if owner != replica_type or pod.view().deleting:
+                view, surplus = pod.view(), index >= wanted
+                if owner != replica_type or view.deleting:
                     continue
-                surplus = index >= wanted
-                if surplus or (
-                    pod.phase == "Failed" and _replaceable(pod, restart_policy(replica))
-                ):
+                failed = view.phase == "Failed" and _replaceable(view, restart_policy(replica))
+                if surplus or failed:
                     self._emit(run, "SuccessfulDeletePod", f"Deleted pod: {pod.spec.name}")
                     pod.delete()
             for index in range(wanted):
@@ -186,19 +186,6 @@ class Operator:
         run.pods[replica_type, index] = pod
         pod.start()
         self._emit(run, "SuccessfulCreatePod", f"Created pod: {plan.name}")
-
-    def _next_condition(self, run: JobRuntime, record: Record) -> JobCondition:
-        seen = [
-            PodOutcome(
-                replica_type=pod.spec.replica_type,
-                phase=pod.phase,
-                deleting=pod.view().deleting,
-                restarts=pod.restarts,
-                exit_code=pod.exit_code(names.PYTORCH_CONTAINER),
-            )
-            for pod in run.pods.values()
-        ]
-        return derive_condition(record.manifest, seen, age=time.time() - run.started_at)
 
     def _apply_condition(self, run: JobRuntime, condition: JobCondition) -> None:
         views = [pod.view() for pod in run.pods.values()]
@@ -273,9 +260,9 @@ def _conditions(record: Record) -> list[tuple[str, str]]:
     return [(item["type"], item["status"]) for item in conditions]
 
 
-def _replaceable(pod: LocalPod, policy: str) -> bool:
+def _replaceable(pod: Pod, policy: str) -> bool:
     if policy == "ExitCode":
-        code = pod.exit_code(names.PYTORCH_CONTAINER)
+        code = exit_code(pod)
         return code is not None and code >= RETRYABLE
     return policy != "Never"
 

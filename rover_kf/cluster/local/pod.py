@@ -48,15 +48,6 @@ class LocalPod:
         """Deleted and ended: its name is free."""
         return self.ended and self._deleting
 
-    @property
-    def restarts(self) -> int:
-        """Restarts of all its containers, as backoffLimit counts them."""
-        return sum(container.restarts for container in (*self._init, *self._containers))
-
-    def exit_code(self, container: str) -> int | None:
-        """Last exit code of a container."""
-        return next((c.exit_code for c in self._containers if c.spec.name == container), None)
-
     def pids(self, container: str) -> tuple[int, ...]:
         """Processes of a container now, its command first; empty if it does not run."""
         every = (*self._init, *self._containers)

@@ -23,7 +23,7 @@ from typing import Any
 
 import rover_kf
 from rover_kf.api import names
-from rover_kf.api.jobs import JobKey, Manifest
+from rover_kf.api.jobs import Manifest
 from rover_kf.cluster.local import local_admission
 from rover_kf.cluster.local.container import ContainerSpec, StartupProbe
 
@@ -139,20 +139,14 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return re.sub(r"\$?\$\(([A-Za-z_][\w.-]*)\)", value, text)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Mounts:
-    """What one container sees where: mount path to folder."""
-
-    paths: Mapping[str, pathlib.Path]
-
-    def rewrite(self, text: str) -> str:
-        """Put folders in place of mount paths at the text's start or after ``=``, ``:``, ``,``."""
-        if not self.paths:
-            return text
-        roots = {mount.rstrip("/"): str(folder) for mount, folder in self.paths.items()}
-        longest_first = "|".join(re.escape(root) for root in sorted(roots, key=len, reverse=True))
-        pattern = rf"(^|[=:,])({longest_first})(?=$|[/:,])"
-        return re.sub(pattern, lambda hit: hit[1] + roots[hit[2]], text)
+def rewrite_paths(text: str, mounts: Mapping[str, pathlib.Path]) -> str:
+    """Put folders instead of mount paths at the text's start or after ``=``, ``:``, ``,``."""
+    if not mounts:
+        return text
+    roots = {mount.rstrip("/"): str(folder) for mount, folder in mounts.items()}
+    longest_first = "|".join(re.escape(root) for root in sorted(roots, key=len, reverse=True))
+    pattern = rf"(^|[=:,])({longest_first})(?=$|[/:,])"
+    return re.sub(pattern, lambda hit: hit[1] + roots[hit[2]], text)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,35 +173,31 @@ class Volumes:
             with contextlib.suppress(OSError):  # it was not made, or somebody looks into it
                 folder.rmdir()
 
-    def mounts(self, container: Mapping[str, Any]) -> Mounts:
-        """A container's mounts."""
-        return Mounts(
-            {
-                mount["mountPath"]: self.folders[mount["name"]] / mount.get("subPath", "")
-                for mount in container.get("volumeMounts") or []
-            }
-        )
+    def mounts(self, container: Mapping[str, Any]) -> dict[str, pathlib.Path]:
+        """What a container sees where: mount path to folder."""
+        return {
+            mount["mountPath"]: self.folders[mount["name"]] / mount.get("subPath", "")
+            for mount in container.get("volumeMounts") or []
+        }
 
 
-def prepare_volumes(
-    pod: Mapping[str, Any], uid: str, *, memory: pathlib.Path, job: pathlib.Path, root: pathlib.Path
-) -> Volumes:
+def prepare_volumes(pod: Mapping[str, Any], uid: str, site: PodSite) -> Volumes:
     """Return where each volume of a pod is; its uid makes its own volumes' names unique."""
     folders: dict[str, pathlib.Path] = {}
     in_memory, on_disk = [], []
     for index, volume in enumerate(pod.get("volumes") or []):
         name = volume["name"]
         if "persistentVolumeClaim" in volume:
-            folders[name] = root / "volumes" / volume["persistentVolumeClaim"]["claimName"]
+            folders[name] = site.root / "volumes" / volume["persistentVolumeClaim"]["claimName"]
         elif "hostPath" in volume:
             folders[name] = pathlib.Path(volume["hostPath"]["path"])
         elif "projected" in volume:
-            folders[name] = job / "token"
+            folders[name] = site.job / "token"
         elif (volume.get("emptyDir") or {}).get("medium") == "Memory":
-            folders[name] = memory / f"rkf-{uid[:8]}-{index}"
+            folders[name] = site.memory / f"rkf-{uid[:8]}-{index}"
             in_memory.append(folders[name])
         else:
-            folders[name] = job / "work" / uid[:8] / name
+            folders[name] = site.job / "work" / uid[:8] / name
             on_disk.append(folders[name])
     return Volumes(folders, tuple(in_memory), tuple(on_disk))
 
@@ -216,7 +206,6 @@ def prepare_volumes(
 class LocalPodSpec:
     """Everything needed to start a pod here."""
 
-    key: JobKey
     name: str
     uid: str
     replica_type: str
@@ -259,25 +248,22 @@ def build_pod_spec(
     manifest: Manifest, site: PodSite, replica_type: str, index: int, *, uid: str, address: str
 ) -> LocalPodSpec:
     """Say what a replica's pod starts."""
-    metadata = manifest["metadata"]
     replica = manifest["spec"][local_admission.SPECS][
         "Master" if replica_type == "master" else "Worker"
     ]
     spec = replica["template"]["spec"]
-    name = f"{metadata['name']}-{replica_type}-{index}"
+    name = f"{manifest['metadata']['name']}-{replica_type}-{index}"
     labels = pod_labels(manifest, replica_type, index)
-    volumes = prepare_volumes(spec, uid, memory=site.memory, job=site.job, root=site.root)
+    volumes = prepare_volumes(spec, uid, site)
     build = _Builder(
         site=site,
         volumes=volumes,
         fields=pod_fields(manifest, name, uid, address, labels),
-        address=address,
         logs=site.job / "logs" / f"{name}.{uid[:8]}",
     )
     added = operator_environment(manifest, replica_type, index)
     policy = restart_policy(replica)
     return LocalPodSpec(
-        key=JobKey(metadata["namespace"], metadata["name"], manifest["kind"]),
         name=name,
         uid=uid,
         replica_type=replica_type,
@@ -296,18 +282,17 @@ class _Builder:
     site: PodSite
     volumes: Volumes
     fields: Mapping[str, str]
-    address: str
     logs: pathlib.Path
 
     def container(self, spec: Mapping[str, Any], added: Mapping[str, str]) -> ContainerSpec:
         mounts = self.volumes.mounts(spec)
         variables = self._variables(spec, added, mounts)
-        words = [*(spec.get("command") or []), *(spec.get("args") or [])]
+        words = [str(word) for word in (*(spec.get("command") or []), *(spec.get("args") or []))]
         return ContainerSpec(
             name=spec["name"],
             # Written words are places and services; what a variable brings has been dealt with.
             command=tuple(
-                expand(self.site.resolve(mounts.rewrite(str(word))), variables) for word in words
+                expand(self.site.resolve(rewrite_paths(word, mounts)), variables) for word in words
             ),
             environment={**self.site.base, **variables},
             folder=self._folder(spec),
@@ -318,7 +303,7 @@ class _Builder:
         )
 
     def _variables(
-        self, spec: Mapping[str, Any], added: Mapping[str, str], mounts: Mounts
+        self, spec: Mapping[str, Any], added: Mapping[str, str], mounts: Mapping[str, pathlib.Path]
     ) -> dict[str, str]:
         """As the kubelet would set them; a written text's places and services are found first."""
         found: dict[str, str] = {"HOSTNAME": self.fields["metadata.name"]}
@@ -326,10 +311,10 @@ class _Builder:
             if "valueFrom" in item:
                 found[item["name"]] = self._referred(item["valueFrom"], spec)
             else:
-                text = self.site.resolve(mounts.rewrite(str(item.get("value", ""))))
+                text = self.site.resolve(rewrite_paths(str(item.get("value", "")), mounts))
                 found[item["name"]] = expand(text, found)
         found |= {name: self.site.resolve(value) for name, value in added.items()}
-        return found | self._overrides(spec, mounts.paths)
+        return found | self._overrides(spec, mounts)
 
     def _referred(self, source: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         if "fieldRef" in source:
@@ -366,7 +351,7 @@ class _Builder:
         get = probe["httpGet"]
         ports = {p.get("name"): p["containerPort"] for p in spec.get("ports") or []}
         return StartupProbe(
-            host=self.address,
+            host=self.fields["status.podIP"],
             port=int(ports.get(get["port"], get["port"])),
             path=get.get("path", "/"),
             seconds=max(
