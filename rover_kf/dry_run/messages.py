@@ -31,6 +31,34 @@ class DryRunRequest:
 
 
 @dataclasses.dataclass(frozen=True)
+class ModelState:
+    """Bytes of one whole copy of a model and its optimizer."""
+
+    parameters: int = 0
+    """Count."""
+    parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    """Of what is trained."""
+    buffer_bytes: int = 0
+    optimizer_bytes: int = 0
+    largest_layer_bytes: int = 0
+    """Parameters of the largest module that has some of its own."""
+    optimizer: str = ""
+    copy_seconds: float = 0.0
+    """Of parameters, buffers and optimizer state, in memory."""
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """What a checkpoint saves."""
+        return self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
+
+    @property
+    def total(self) -> int:
+        """What a process holds of it while it trains."""
+        return self.snapshot_bytes + self.gradient_bytes
+
+
+@dataclasses.dataclass(frozen=True)
 class DryRunResult:
     """What the steps showed; zeros where nothing was seen."""
 
@@ -45,29 +73,14 @@ class DryRunResult:
     batch: int = 0
     """Samples a step."""
     loader_workers: int = 0
-    parameters: int = 0
-    parameter_bytes: int = 0
-    trainable: int = 0
-    gradient_bytes: int = 0
-    buffer_bytes: int = 0
-    largest_layer_bytes: int = 0
-    """Parameters of the largest module that has some of its own."""
-    optimizer: str = ""
-    optimizer_bytes: int = 0
+    state: ModelState = dataclasses.field(default_factory=ModelState)
     forward_peak: int = 0
     """Bytes of parameters, gradients, optimizer state, batch and activations at the worst of
     forward and backward, as an accelerator would hold them; 0: not measured."""
     update_peak: int = 0
     """The same of the optimizer's step, when activations are gone."""
-    save_seconds: float = 0.0
-    """For a copy of parameters and optimizer state."""
     error: str = ""
     """Why the script ended before its steps were made; empty: it did not."""
-
-    @property
-    def state_bytes(self) -> int:
-        """Of a checkpoint: parameters, buffers, optimizer state."""
-        return self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
 
 
 def write(path: str, value: DryRunRequest | DryRunResult) -> None:
@@ -83,4 +96,5 @@ def read_request(path: str) -> DryRunRequest:
 
 def read_result(path: str) -> DryRunResult:
     """Read what write() wrote."""
-    return DryRunResult(**json.loads(pathlib.Path(path).read_text(encoding="utf-8")))
+    told = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    return DryRunResult(**{**told, "state": ModelState(**told["state"])})

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import dataloader
 
 from rover_kf.dry_run import model_size
-from rover_kf.dry_run.messages import WARM_UP, DryRunRequest, DryRunResult
+from rover_kf.dry_run.messages import WARM_UP, DryRunRequest, DryRunResult, ModelState
 from rover_kf.dry_run.model_size import LiveTensors
 from rover_kf.system import procfs
 
@@ -168,7 +168,7 @@ class StepRecorder:
         """What was seen so far."""
         used = list(self._optimizers.values())
         weights = model_size.collect_parameters(used, self._root)
-        trained = [weight for weight in weights if weight.requires_grad]
+        trained = (weight for weight in weights if weight.requires_grad)
         return DryRunResult(
             steps=self._made,
             step_seconds=statistics.median(self._times) if self._times else 0.0,
@@ -176,17 +176,18 @@ class StepRecorder:
             cores=self._cores,
             batch=self._samples or self._loaders.batch,
             loader_workers=self._loaders.workers,
-            parameters=sum(weight.numel() for weight in weights),
-            parameter_bytes=model_size.count_bytes(weights),
-            trainable=sum(weight.numel() for weight in trained),
-            gradient_bytes=model_size.count_bytes(trained),
-            buffer_bytes=model_size.count_bytes(model_size.collect_buffers(self._root)),
-            largest_layer_bytes=model_size.largest_layer(self._root),
-            optimizer=type(used[0]).__name__ if used else "",
-            optimizer_bytes=model_size.count_bytes(model_size.collect_optimizer_state(used)),
+            state=ModelState(
+                parameters=sum(weight.numel() for weight in weights),
+                parameter_bytes=model_size.count_bytes(weights),
+                gradient_bytes=model_size.count_bytes(trained),
+                buffer_bytes=model_size.count_bytes(model_size.collect_buffers(self._root)),
+                largest_layer_bytes=model_size.largest_layer(self._root),
+                optimizer=type(used[0]).__name__ if used else "",
+                optimizer_bytes=model_size.count_bytes(model_size.collect_optimizer_state(used)),
+                copy_seconds=self._copy_seconds,
+            ),
             forward_peak=self._forward_peak,
             update_peak=self._update_peak,
-            save_seconds=self._copy_seconds,
             error=error,
         )
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from rover_kf import errors
 from rover_kf.dry_run import messages
 from rover_kf.dry_run.messages import DryRunRequest, DryRunResult
-from rover_kf.recommender.profile import MemoryFootprint, ModelState, Profile, Trial, run_profile
+from rover_kf.recommender.profile import MemoryFootprint, Profile, Trial, run_profile
 
 FACTORS = (1.0, 0.5)
 """Of the script's own batch; activations and time are affine in it."""
@@ -145,23 +145,13 @@ def _profile(done: list[tuple[Profile, DryRunResult, bool]], refusals: tuple[str
     }
     # The first is of the script's own batch, unless that one failed.
     spent, found, fake = done[0]
-    state = ModelState(
-        parameters=found.parameters,
-        parameter_bytes=found.parameter_bytes,
-        gradient_bytes=found.gradient_bytes,
-        buffer_bytes=found.buffer_bytes,
-        optimizer_bytes=found.optimizer_bytes,
-        largest_layer_bytes=found.largest_layer_bytes,
-        optimizer=found.optimizer,
-        copy_seconds=found.save_seconds,
-    )
     return dataclasses.replace(
         spent,
         peak_memory=0 if fake else spent.peak_memory,
         step_seconds=None if fake else found.step_seconds,
-        snapshot_bytes=state.snapshot_bytes,
+        snapshot_bytes=found.state.snapshot_bytes,
         trials=tuple(trials[batch] for batch in sorted(trials)),
-        state=state,
+        state=found.state,
         loader_workers=found.loader_workers,
         failures=refusals,
     )

@@ -19,8 +19,9 @@ import dataclasses
 import math
 
 from rover_kf.api.decisions import Quantity
+from rover_kf.dry_run.messages import ModelState
 from rover_kf.recommender import container_resources
-from rover_kf.recommender.profile import ModelState, Trial
+from rover_kf.recommender.profile import Trial
 from rover_kf.recommender.size_evidence import MIB, SizeEvidence, fit_line, from_single
 
 DDP, ZERO1, ZERO2, FSDP = "ddp", "zero1", "zero2", "fsdp"
@@ -58,7 +59,6 @@ def state_from_parameters(parameters: float, *, trained: float | None = None) ->
         parameters=int(parameters),
         parameter_bytes=int(base + MASTER_BYTES * live),
         gradient_bytes=int(MASTER_BYTES * live),
-        buffer_bytes=0,
         optimizer_bytes=int(ADAM_BYTES * live),
     )
 

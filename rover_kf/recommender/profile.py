@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
+from rover_kf.dry_run.messages import ModelState
 from rover_kf.system import procfs
 
 
@@ -97,33 +98,6 @@ class Trial:
     def tensor_peak(self) -> int:
         """Of both."""
         return max(self.forward_peak, self.update_peak)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelState:
-    """Bytes of one whole copy of the model and its optimizer."""
-
-    parameters: int
-    """Count."""
-    parameter_bytes: int
-    gradient_bytes: int
-    """Of what is trained."""
-    buffer_bytes: int
-    optimizer_bytes: int
-    largest_layer_bytes: int = 0
-    optimizer: str = ""
-    copy_seconds: float = 0.0
-    """Of parameters, buffers and optimizer state, in memory."""
-
-    @property
-    def snapshot_bytes(self) -> int:
-        """What a checkpoint saves."""
-        return self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
-
-    @property
-    def total(self) -> int:
-        """What a process holds of it while it trains."""
-        return self.snapshot_bytes + self.gradient_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

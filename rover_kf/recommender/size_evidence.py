@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import JobSignature, RunRecord
+from rover_kf.dry_run.messages import ModelState
 from rover_kf.recommender.job_signature import JobFacts
-from rover_kf.recommender.profile import ModelState, Profile, Trial
+from rover_kf.recommender.profile import Profile, Trial
 
 BANDWIDTH = 0.7
 HALF_LIFE_SECONDS = 14 * 86400.0
