@@ -28,9 +28,8 @@ from rover_kf.cluster.kubernetes.cached_cluster import CachedCluster
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection.policy.rover_policy import RoverPolicy
-from rover_kf.reconcilers.decision_latency import DecisionLatency
 from rover_kf.reconcilers.queue import KeyQueue
-from rover_kf.reconcilers.reconciler import Reconciler
+from rover_kf.reconcilers.reconciler import DecisionLatency, Reconciler
 from rover_kf.webhook.admission import make_app
 from rover_kf.webhook.history_api import HistoryServer
 

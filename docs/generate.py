@@ -31,7 +31,7 @@ from rover_kf.elastic.failures import pods, processes
 from rover_kf.elastic.failures.rule import Rule
 from rover_kf.history.store import SqlHistory
 from rover_kf.metrics import exporter
-from rover_kf.reconcilers.decision_latency import DecisionLatency
+from rover_kf.reconcilers.reconciler import DecisionLatency
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))

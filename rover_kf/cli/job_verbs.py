@@ -43,7 +43,7 @@ from rover_kf.client.progress_text import (
 from rover_kf.client.results import CurrentRecords
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.injection.quantities import format_bytes, format_millicores
-from rover_kf.reconcilers.foreground import run_foreground as reconcile
+from rover_kf.reconcilers.reconciler import run_foreground as reconcile
 
 
 @click.command()

@@ -21,8 +21,7 @@ from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.history.remote import RemoteHistory
 from rover_kf.history.store import SqlHistory, open_history
 from rover_kf.reconcilers import policy_source
-from rover_kf.reconcilers.foreground import ForegroundReconciler
-from rover_kf.reconcilers.reconciler import Reconciler
+from rover_kf.reconcilers.reconciler import run_foreground
 
 POLL_SECONDS = 0.5
 """Between two looks at a job here: its coordinator is a loopback call away."""
@@ -48,10 +47,10 @@ class LocalController:
 
     def add(self, key: JobKey) -> None:
         """Look after a job from now on."""
-        reconcilers = Reconciler(self._cluster, self._history, policy_of=self._policy_of)
-        watch = ForegroundReconciler(reconcilers, key, every=POLL_SECONDS)
+        how = {"stop": self._stopping, "policy_of": self._policy_of, "every": POLL_SECONDS}
+        where, name = (self._cluster, key, self._history), f"watch {key.name}"
         thread = threading.Thread(
-            target=watch.run, args=(self._stopping,), name=f"watch {key.name}", daemon=True
+            target=run_foreground, args=where, kwargs=how, name=name, daemon=True
         )
         self._threads[key] = thread
         thread.start()

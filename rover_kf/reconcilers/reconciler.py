@@ -6,13 +6,20 @@ The controller's key queue and the foreground watch both call it. Observing read
 pure function of what was read and of the job's own annotation, applying writes; nothing but a
 cache of run records is kept in between, so a look can be anyone's. The capacity around the job is
 read in a second observe step, for the size that planning has proposed by then.
+
+``run_foreground`` does it for those without rights on the cluster (``rover-kf run``, ``watch``).
+More than one watcher of a job do not harm it: writes carry the version that was read.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import threading
 import time
 from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Histogram
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -23,7 +30,6 @@ from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.reconcilers import policy_source, status_annotation
 from rover_kf.reconcilers.cluster_view import ClusterView
-from rover_kf.reconcilers.decision_latency import DecisionLatency
 from rover_kf.reconcilers.executor import Executor
 from rover_kf.reconcilers.observer import Observer, StandaloneStatusReader, is_final_status_pending
 from rover_kf.reconcilers.plan import EmitJobEvent, PatchJob, ReconcilePlan
@@ -32,8 +38,51 @@ from rover_kf.reconcilers.run_recording import RunHistory
 from rover_kf.reconcilers.scaling import replica_scaling
 from rover_kf.reconcilers.status_annotation import JobStatus
 
+LOG = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 """After a write that came too late, or a coordinator that did not take an order."""
+BOUNDS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper bounds of decision latencies, in seconds."""
+OnReconcile = Callable[[ObservedJob, "CoordinatorStatus | None", "ScaleDecision | None"], None]
+"""Called after each look with the job, its coordinator's status, what was decided."""
+
+
+class DecisionLatency:
+    """A histogram of decisions, by the time since their window closed; safe for threads."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._lock = threading.Lock()
+        self._seconds = Histogram(
+            "rover_kf_decision_seconds",
+            "From the close of a throughput window to the decision made of it.",
+            buckets=BOUNDS,
+            registry=registry,
+        )
+        self._counted_windows: dict[JobKey, float] = {}
+        """End of each job's newest window that was decided on."""
+
+    def count(
+        self, key: JobKey, job_status: JobStatus, plan: ReconcilePlan, now: float, *, window: float
+    ) -> None:
+        """Count the decision of a plan that was applied, if its window is a new one.
+
+        The status before the plan is written less often than windows of that length close.
+        """
+        if plan.decision is None:
+            return
+        ended = plan.status.scaling.seen_until
+        with self._lock:
+            known = max(job_status.scaling.seen_until, self._counted_windows.get(key, 0.0))
+            # The same window may come with a slightly other time (clock skew).
+            if ended <= known + window / 2:
+                return
+            self._counted_windows[key] = ended
+        self._seconds.observe(now - ended)
+
+    def forget(self, key: JobKey) -> None:
+        """Drop what is known of a job that is gone."""
+        with self._lock:
+            self._counted_windows.pop(key, None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,3 +193,39 @@ class Reconciler:
             return RETRY_SECONDS
         self._history.forget(job.key)
         return None
+
+
+def run_foreground(
+    cluster: Cluster,
+    key: JobKey,
+    history: HistoryStore,
+    *,
+    stop: threading.Event,
+    on_reconcile: OnReconcile | None = None,
+    policy_of: policy_source.PolicyOf = policy_source.policy_from_job,
+    every: float = 1.0,
+    clock: Callable[[], float] = time.time,
+) -> ObservedJob | None:
+    """Reconcile one job in this thread until it has ended and is recorded, or stop is set.
+
+    Between two looks are at most ``every`` seconds; the job's windows may ask for fewer. The job
+    is returned as seen last; None if it is not there (any more).
+    """
+    reconciler = Reconciler(cluster, history, policy_of=policy_of, clock=clock)
+    last: ObservedJob | None = None
+    while not stop.is_set():
+        delay: float | None = every
+        try:
+            tick = reconciler.run_once(key)
+        except errors.RoverError as error:  # the loop's top: the next look may do better
+            LOG.warning("%s: %s", key, error)
+        else:
+            if tick.job is None:
+                return None
+            last, delay = tick.job, tick.delay
+            if on_reconcile is not None:
+                on_reconcile(tick.job, tick.status, tick.decision)
+            if tick.job.finished and delay is None:
+                return last
+        stop.wait(every if delay is None else min(delay, every))
+    return last

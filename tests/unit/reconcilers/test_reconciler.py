@@ -17,8 +17,7 @@ from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client.explain import explain
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers import policy_source
-from rover_kf.reconcilers.foreground import run_foreground
-from rover_kf.reconcilers.reconciler import Reconciler
+from rover_kf.reconcilers.reconciler import Reconciler, run_foreground
 from rover_kf.scaling import throughput
 
 

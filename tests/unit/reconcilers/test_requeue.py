@@ -13,10 +13,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rover_kf.api import names
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers import planner, policy_source
-from rover_kf.reconcilers.decision_latency import BOUNDS, DecisionLatency
 from rover_kf.reconcilers.plan import Observed
 from rover_kf.reconcilers.planner import RequeueIntervals
-from rover_kf.reconcilers.reconciler import Reconciler
+from rover_kf.reconcilers.reconciler import BOUNDS, DecisionLatency, Reconciler
 
 
 @pytest.fixture
