@@ -17,9 +17,8 @@ from collections.abc import Iterable, Sequence
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
-from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.local.job_conditions import merge
-from rover_kf.cluster.protocol import Cluster
+from rover_kf.cluster.protocol import Cluster, fetch_status
 from rover_kf.injection import patch_diff, sizing
 from rover_kf.injection.validation import validate
 from rover_kf.job_kinds.job_spec import JobSpec
@@ -180,7 +179,7 @@ def _wait(cluster: Cluster, job: ObservedJob, until: float) -> SuspendResult:
     found = SuspendResult(job, 0, None, 0)
     while True:
         with contextlib.suppress(errors.ClusterUnavailable):  # it ends, too
-            status = coordinator_status.fetch(cluster, job.key, after=names.NO_EVENTS)
+            status = fetch_status(cluster, job.key, after=names.NO_EVENTS)
             step = max(found.step, status.step)
             durable = max(found.durable_step or 0, status.durable_step or 0) or None
             found = dataclasses.replace(found, step=step, durable_step=durable)

@@ -13,8 +13,7 @@ from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client import manifests
-from rover_kf.cluster import coordinator_status
-from rover_kf.cluster.protocol import Cluster
+from rover_kf.cluster.protocol import Cluster, fetch_status
 from rover_kf.history import recorder
 from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.injection.limits import manifest_memory
@@ -125,6 +124,6 @@ class CurrentRecords:
 
     def _status(self, key: JobKey) -> CoordinatorStatus | None:
         try:
-            return coordinator_status.fetch(self._cluster, key)
+            return fetch_status(self._cluster, key)
         except errors.ClusterUnavailable:
             return None

@@ -37,8 +37,7 @@ from rover_kf.client.script_jobs import DryRun, dry_run_script, script_of, start
 from rover_kf.client.script_manifest import Resources, TrainingSpec, parse_replicas, unique_name
 from rover_kf.client.submission import Given
 from rover_kf.client.views import EventList, JobHistory, JobList, LogView
-from rover_kf.cluster import coordinator_status
-from rover_kf.cluster.protocol import Cluster
+from rover_kf.cluster.protocol import Cluster, fetch_status
 from rover_kf.doctor import Diagnosis, diagnose
 from rover_kf.doctor.api_query import ApiClient
 from rover_kf.injection.inject import Injected
@@ -317,7 +316,7 @@ class RoverClient:
         Raises:
             ClusterUnavailable: it does not answer (not started yet, ended, being replaced).
         """
-        return coordinator_status.fetch(self.cluster, to_key(key), after=after)
+        return fetch_status(self.cluster, to_key(key), after=after)
 
     def progress(self, key: JobKey | str) -> Progress:
         """Where the job stands; never fails because the coordinator is silent.

@@ -4,6 +4,7 @@
 
 ``cluster.kubernetes.KubernetesCluster`` and ``cluster.local.LocalCluster`` satisfy it;
 tests/unit/cluster/conformance.py is run on both. Reads return frozen views; writes are explicit.
+Where the place bounds nothing, as one machine does not, the bodies here are the answers.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
+from rover_kf.api import codec, names
 from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
+from rover_kf.api.status import CoordinatorStatus
 
 
 class Cluster(Protocol):
@@ -46,6 +49,8 @@ class Cluster(Protocol):
 
     def dry_run_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
         """Why a merge patch of the job would be refused; empty if it would not. Changes nothing."""
+        del key, patch
+        return ""
 
     def delete_job(self, key: JobKey) -> None:
         """Delete the job; its pods end after it. Deleting a job that is not there is no error."""
@@ -66,6 +71,8 @@ class Cluster(Protocol):
 
     def unreachable_nodes(self, nodes: Collection[str]) -> dict[str, float]:
         """Those of the nodes that are not heard any more, and since when (Unix seconds)."""
+        del nodes
+        return {}
 
     def cordon_node(self, name: str, reason: str) -> None:
         """Keep new pods, whosever they are, from a node until somebody gives it back.
@@ -77,18 +84,25 @@ class Cluster(Protocol):
 
     def node_sizes(self, resource: str) -> tuple[str, ...]:
         """What nodes have of a resource, as quantities, each amount once; empty: no bound."""
+        del resource
+        return ()
 
     def namespace_objects(self, namespace: str) -> NamespaceObjects:
         """What bounds jobs of a namespace; what may not be read is named, and bounds nothing."""
+        del namespace
+        return NamespaceObjects()
 
     def list_nodes(self) -> tuple[Manifest, ...] | None:
         """All nodes as plain objects; None where nothing bounds; InputError if it is refused."""
+        return None
 
     def list_all_pods(self) -> Iterator[Manifest]:
         """Pods of all namespaces that have not ended, page by page; raises as ``list_nodes``."""
+        return iter(())
 
     def supports_pod_resize(self) -> bool:
         """Whether a pod's resources can be changed while it runs."""
+        return True
 
     def resize_pod(
         self, key: JobKey, pod: Pod, container: str, resources: Mapping[str, Any]
@@ -99,18 +113,13 @@ class Cluster(Protocol):
             NoSuchJob: the pod is gone.
             InputError: it is refused, by a quota or by a rule of the place.
         """
+        del key, pod, container, resources
 
     def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
         """What the container printed so far (the last ``tail`` lines), or NoSuchJob."""
 
     def call_coordinator(
-        self,
-        key: JobKey,
-        method: str,
-        path: str,
-        body: object | None = None,
-        *,
-        pod: Pod | None = None,
+        self, key: JobKey, method: str, path: str, body: object = None, *, pod: Pod | None = None
     ) -> bytes:
         """One HTTP request to a coordinator; body is encoded by api.codec.
 
@@ -127,3 +136,14 @@ class Cluster(Protocol):
 
     def list_events(self, key: JobKey) -> tuple[Event, ...]:
         """Events of the job, oldest first, whoever wrote them."""
+
+
+def fetch_status(
+    cluster: Cluster, key: JobKey, *, after: int = 0, pod: Pod | None = None
+) -> CoordinatorStatus:
+    """Return the status of a job's coordinator, or of that of ``pod``; raises as the request.
+
+    Its Events have a sequence above ``after``; names.NO_EVENTS: it has none of them.
+    """
+    path = f"{names.PATH_STATUS}?after={after}"
+    return codec.loads(CoordinatorStatus, cluster.call_coordinator(key, "GET", path, pod=pod))

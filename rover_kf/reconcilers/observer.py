@@ -19,8 +19,7 @@ from rover_kf import errors
 from rover_kf.api import final_status, names
 from rover_kf.api.jobs import ContainerStatus, JobKey, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.cluster import coordinator_status
-from rover_kf.cluster.protocol import Cluster
+from rover_kf.cluster.protocol import Cluster, fetch_status
 from rover_kf.reconcilers import capacity, cluster_view, policy_source
 from rover_kf.reconcilers.cluster_view import ClusterView
 from rover_kf.reconcilers.plan import Observed, ReconcilePlan, resume_spec, worker_spec
@@ -129,25 +128,18 @@ class Observer:
 
     def _with_node_sizes(self, seen: Observed, memory: JobStatus) -> Observed:
         """With what bounds a raise of limits, where one is due."""
-        if memory_limits.needs_node_data(seen, memory, self._clock()):
-            seen = dataclasses.replace(
-                seen,
-                node_memory=self._cluster.node_sizes("memory"),
-                resizes=self._cluster.supports_pod_resize(),
-            )
+        cluster, needs = self._cluster, memory_limits.needs_node_data(seen, memory, self._clock())
+        if needs:
+            seen = dataclasses.replace(seen, node_memory=cluster.node_sizes("memory"))
         if cpu_limits.needs_node_data(seen, memory, self._clock()):
-            seen = dataclasses.replace(
-                seen,
-                node_cpu=self._cluster.node_sizes("cpu"),
-                resizes=self._cluster.supports_pod_resize(),
-            )
-        return seen
+            seen, needs = dataclasses.replace(seen, node_cpu=cluster.node_sizes("cpu")), True
+        return dataclasses.replace(seen, resizes=cluster.supports_pod_resize()) if needs else seen
 
     def _coordinator(self, job: ObservedJob, after: int) -> CoordinatorStatus | None:
         if job.suspended:
             return None
         try:
-            return coordinator_status.fetch(self._cluster, job.key, after=after)
+            return fetch_status(self._cluster, job.key, after=after)
         except errors.ClusterUnavailable as error:
             LOG.info("%s: its coordinator does not answer: %s", job.key, error)
             return None
@@ -184,8 +176,6 @@ def _coordinator_container(job: ObservedJob, pods: Sequence[Pod]) -> ContainerSt
     found = (one for one in pods[0].containers if one.name == names.SIDECAR_CONTAINER)
     return next(found, None)
 
-
-LOG = logging.getLogger(__name__)
 
 MAX_PODS = 64
 """Pods that are asked at a look, parameter servers first: each answers for itself alone."""
@@ -240,9 +230,9 @@ class StandaloneStatusReader:
         }
         after = max(known.values(), default=0)
         try:
-            status = coordinator_status.fetch(self._cluster, key, after=after, pod=pod)
+            status = fetch_status(self._cluster, key, after=after, pod=pod)
             if after and status.started_at not in known:  # another pod, or another story of it
-                status = coordinator_status.fetch(self._cluster, key, pod=pod)
+                status = fetch_status(self._cluster, key, pod=pod)
         except errors.ClusterUnavailable as error:
             LOG.info("%s: %s does not answer: %s", key, pod.name, error)
             return None

@@ -3,32 +3,38 @@
 """Jobs on a real cluster: the implementation of cluster.protocol over the API server.
 
 Every call is one or two requests and holds no state between them, so one instance may be used by
-several threads. Nothing here retries: callers are level-triggered and ask again.
+several threads. Nothing here retries: callers are level-triggered and ask again. What the API
+server does not let us read is logged once and not at every look.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import kubernetes.client
 
 from rover_kf import errors
 from rover_kf.api import codec, names
+from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster.kubernetes import conversion as objects
 from rover_kf.cluster.kubernetes.api import MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi
-from rover_kf.cluster.kubernetes.nodes import KubernetesNodes
 from rover_kf.cluster.kubernetes.transport import ApiProxyTransport, Transport
 from rover_kf.job_kinds import registry
 from rover_kf.job_kinds.job_kind import JobKind
 
 LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
+_SILENCE, _SIZES = "whether nodes are silent", "what nodes have"
+"""Reads that the caller may lack the right to."""
+_ALIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+LOG = logging.getLogger(__name__)
 
 
-class KubernetesCluster(KubernetesNodes):
+class KubernetesCluster:
     """A cluster.protocol.Cluster.
 
     Without a transport, coordinators are reached through the API server, for reads only.
@@ -37,8 +43,11 @@ class KubernetesCluster(KubernetesNodes):
     def __init__(
         self, client: kubernetes.client.ApiClient, transport: Transport | None = None
     ) -> None:
-        super().__init__(KubernetesApi(client))
+        self.api = self._api = KubernetesApi(client)
+        """For the few requests that are not about jobs (controller/webhook_certificate.py)."""
         self._transport = transport or ApiProxyTransport(self._api)
+        self._denied: dict[str, object] = {}
+        """Reads that were refused the last time; one is logged by the thread that adds it."""
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -69,9 +78,9 @@ class KubernetesCluster(KubernetesNodes):
             try:
                 found += self._of_kind(namespace, job_kind)
             except (errors.InputError, errors.KindNotServed) as refusal:
-                self._denied_reads.record_denied(what, "other kinds alone are listed", refusal)
+                self._log_denied(what, "other kinds alone are listed", refusal)
             else:
-                self._denied_reads.record_allowed(what)
+                self._denied.pop(what, None)
         return tuple(found)
 
     def _of_kind(self, namespace: str | None, job_kind: JobKind) -> Iterator[ObservedJob]:
@@ -174,13 +183,7 @@ class KubernetesCluster(KubernetesNodes):
         return self._api.text(path, what=f"log of {pod}/{container} of {key}", query=query)
 
     def call_coordinator(
-        self,
-        key: JobKey,
-        method: str,
-        path: str,
-        body: object | None = None,
-        *,
-        pod: Pod | None = None,
+        self, key: JobKey, method: str, path: str, body: object = None, *, pod: Pod | None = None
     ) -> bytes:
         """One HTTP request to the job's coordinator, its first pod's sidecar, or of ``pod``."""
         data = None if body is None else codec.dumps(body)
@@ -191,6 +194,78 @@ class KubernetesCluster(KubernetesNodes):
         if not pods or pods[0].replica_index != 0:
             raise errors.ClusterUnavailable(f"{key} has no first pod yet: retry when it runs")
         return pods[0]
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _log_denied(self, what: str, meaning: str, refusal: Exception) -> None:
+        """Log what is not read, and what is done without it, once until it is read again."""
+        added = object()
+        if self._denied.setdefault(what, added) is added:
+            LOG.info("%s: not looked at, said once: %s; %s", what, refusal, meaning)
+
+    def unreachable_nodes(self, nodes: Collection[str]) -> dict[str, float]:
+        """Those of the nodes that Kubernetes hears no more, and since when (Unix seconds).
+
+        None for who may not read nodes: a user who watches a job; then Kubernetes itself removes
+        their pods, after minutes.
+        """
+        found: dict[str, float] = {}
+        for name in sorted(nodes):
+            try:
+                node = self._api.request("GET", f"/api/v1/nodes/{name}", what=f"node {name}")
+            except errors.NoSuchJob:
+                continue  # Kubernetes itself removes the pods of a node that is no more
+            except errors.InputError as refusal:
+                meaning = "pods of a node that fell silent go when Kubernetes removes them"
+                self._log_denied(_SILENCE, meaning, refusal)
+                return found
+            self._denied.pop(_SILENCE, None)
+            since = objects.unreachable_since(node)
+            if since is not None:
+                found[name] = since
+        return found
+
+    def cordon_node(self, name: str, reason: str) -> None:
+        """Mark a node as unschedulable, with the reason in an annotation."""
+        why = {"annotations": {names.CORDONED_ANNOTATION: reason}}
+        body = {"metadata": why, "spec": {"unschedulable": True}}
+        path, what = f"/api/v1/nodes/{name}", f"node {name}"
+        self._api.request("PATCH", path, what=what, body=body, content_type=MERGE_PATCH)
+
+    def namespace_objects(self, namespace: str) -> NamespaceObjects:
+        """The namespace's quotas and autoscalers."""
+        unread: list[str] = []
+
+        def read(what: str, path: str) -> tuple[Manifest, ...]:
+            try:
+                return tuple(self._api.items(path, what=what))
+            except (errors.InputError, errors.ClusterUnavailable) as refusal:
+                unread.append(f"{what} could not be read and bound nothing: {refusal}")
+                return ()
+
+        place = f"namespaces/{namespace}"
+        quotas = read(f"quotas of {namespace}", f"/api/v1/{place}/resourcequotas")
+        scalers = f"/apis/autoscaling/v2/{place}/horizontalpodautoscalers"
+        return NamespaceObjects(quotas, read(f"autoscalers of {namespace}", scalers), tuple(unread))
+
+    def list_nodes(self) -> tuple[Manifest, ...] | None:
+        """All nodes as plain objects."""
+        return tuple(self._api.items("/api/v1/nodes", what="nodes"))
+
+    def list_all_pods(self) -> Iterator[Manifest]:
+        """Pods of all namespaces that have not ended, page by page."""
+        return self._api.iterate("/api/v1/pods", what="pods of all namespaces", query=_ALIVE)
+
+    def node_sizes(self, resource: str) -> tuple[str, ...]:
+        """What schedulable nodes have of a resource; nothing for those who may not read nodes."""
+        try:
+            found = self._api.items("/api/v1/nodes", what="nodes")
+        except errors.InputError as refusal:
+            meaning = "limits are raised without regard to the size of nodes"
+            self._log_denied(_SIZES, meaning, refusal)
+            return ()
+        self._denied.pop(_SIZES, None)
+        return objects.node_sizes(found, resource)
 
     # -- events ------------------------------------------------------------------------------------
 

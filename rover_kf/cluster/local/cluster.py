@@ -15,13 +15,12 @@ import dataclasses
 import pathlib
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, final
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster import sidecar_request
 from rover_kf.cluster.local import local_admission
@@ -29,12 +28,13 @@ from rover_kf.cluster.local.job_conditions import merge, new_record, to_observed
 from rover_kf.cluster.local.operator import Operator, clean_orphans
 from rover_kf.cluster.local.settings import Timing, base_environment, memory_folder, write_shims
 from rover_kf.cluster.local.store import Record, Store, translate_write_errors
+from rover_kf.cluster.protocol import Cluster
 
 _PROTECTED = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion")
 
 
 @final
-class LocalCluster:
+class LocalCluster(Cluster):
     """Runs PyTorchJobs on this machine as the Training Operator would.
 
     **Usage**::
@@ -175,13 +175,7 @@ class LocalCluster:
         return text if tail is None else "".join(text.splitlines(keepends=True)[-tail:])
 
     def call_coordinator(
-        self,
-        key: JobKey,
-        method: str,
-        path: str,
-        body: object | None = None,
-        *,
-        pod: Pod | None = None,
+        self, key: JobKey, method: str, path: str, body: object = None, *, pod: Pod | None = None
     ) -> bytes:
         """One HTTP request to the job's coordinator, or a pod's; body is encoded by api.codec."""
         asked = pod or self._first_pod(key)
@@ -189,48 +183,9 @@ class LocalCluster:
         data = None if body is None else codec.dumps(body)
         return sidecar_request.send(key, asked, method, path, data, token=token)
 
-    # -- what one machine has no use for -----------------------------------------------------------
-
-    def unreachable_nodes(self, nodes: Collection[str]) -> dict[str, float]:
-        """None: the one machine is this one."""
-        del nodes
-        return {}
-
-    def node_sizes(self, resource: str) -> tuple[str, ...]:
-        """Nothing: limits are not enforced here."""
-        del resource
-        return ()
-
-    def namespace_objects(self, namespace: str) -> NamespaceObjects:
-        """Nothing: replicas here share one machine, and no limit is enforced."""
-        del namespace
-        return NamespaceObjects()
-
-    def list_nodes(self) -> tuple[Manifest, ...] | None:
-        """None: see surroundings."""
-        return None
-
-    def list_all_pods(self) -> Iterator[Manifest]:
-        """None."""
-        return iter(())
-
-    def dry_run_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
-        """Nothing: the patch itself is checked."""
-        del key, patch
-        return ""
-
     def cordon_node(self, name: str, reason: str) -> None:
         """Refuse it: nothing could run anywhere else."""
         raise errors.InputError(f"{name} is the one machine that there is, and stays ({reason})")
-
-    def supports_pod_resize(self) -> bool:
-        """Yes: there is nothing to it where no limit is enforced."""
-        return True
-
-    def resize_pod(
-        self, key: JobKey, pod: Pod, container: str, resources: Mapping[str, Any]
-    ) -> None:
-        """Nothing: limits are not enforced here."""
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -242,8 +197,6 @@ class LocalCluster:
     def list_events(self, key: JobKey) -> tuple[Event, ...]:
         """Events of the job, oldest first, whoever wrote them."""
         return self.store.read_events(key)
-
-    # ----------------------------------------------------------------------------------------------
 
     def _first_pod(self, key: JobKey) -> Pod:
         """The one with the coordinator: a master, else worker 0."""
@@ -258,12 +211,8 @@ class LocalCluster:
                 root = self.store.root
                 with translate_write_errors(root):
                     shims = write_shims(root / "bin")
-                self._operator = Operator(
-                    self.store,
-                    self._timing,
-                    memory_folder(root / "memory"),
-                    base_environment(shims),
-                )
+                memory, base = memory_folder(root / "memory"), base_environment(shims)
+                self._operator = Operator(self.store, self._timing, memory, base)
                 self._operator.start()
                 atexit.register(self.close)
             return self._operator

@@ -56,7 +56,6 @@ class ContainerSpec:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     folder: pathlib.Path
-    """Working directory."""
     log: pathlib.Path
     volumes: tuple[pathlib.Path, ...] = ()
     """The pod's own folders: its supervisor removes them if this process dies."""

@@ -119,10 +119,7 @@ class LocalPod:
                         return False
                 continue
             while not container.finished:
-                code = container.poll()
-                if code is not None:
-                    self._on_container_ended(container, code, init=True)
-                container.restart_if_due(time.monotonic())
+                self._look_after(container, init=True)
                 self._keep_sidecars()
                 if self._pause():
                     return False
@@ -134,31 +131,26 @@ class LocalPod:
         """Until every container has ended for good, or the pod is to end."""
         while not all(container.finished for container in self._containers):
             for container in self._containers:
-                code = container.poll()
-                if code is not None:
-                    self._on_container_ended(container, code)
-                container.restart_if_due(time.monotonic())
+                self._look_after(container)
             self._keep_sidecars()
             if self._pause():
                 return
 
-    def _on_container_ended(
-        self, container: LocalContainer, code: int, *, init: bool = False
-    ) -> None:
-        """Decide about a container that has ended."""
-        policy = self.spec.restart_policy
-        again = code != 0 if policy == "OnFailure" or init else True
-        if policy != "Never" and again:
-            container.schedule_restart(time.monotonic())
-        else:
-            container.finished = True
+    def _look_after(self, container: LocalContainer, *, init: bool = False) -> None:
+        """Decide about a container that has ended, and start it again when that is due."""
+        code, policy = container.poll(), self.spec.restart_policy
+        if code is not None:
+            again = code != 0 if policy == "OnFailure" or init else True
+            if container.spec.native or (policy != "Never" and again):
+                container.schedule_restart(time.monotonic())
+            else:
+                container.finished = True
+        container.restart_if_due(time.monotonic())
 
     def _keep_sidecars(self) -> None:
         for container in self._init:
             if container.spec.native:
-                if container.poll() is not None:
-                    container.schedule_restart(time.monotonic())
-                container.restart_if_due(time.monotonic())
+                self._look_after(container)
 
     def _pause(self) -> bool:
         """Tell what changed, wait one tick; whether the pod is to end."""

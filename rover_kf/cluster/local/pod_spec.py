@@ -226,15 +226,12 @@ class PodSite:
     root: pathlib.Path
     """The state folder."""
     job: pathlib.Path
-    """The job's folder in it."""
     folder: pathlib.Path
     """The manifest's own folder."""
     memory: pathlib.Path
-    """For memory-backed volumes."""
     base: Mapping[str, str]
     """Environment that stands for the image's."""
     resolve: Callable[[str], str]
-    """Service names in a text to addresses."""
     grace: float
     """Where the manifest does not say."""
 

@@ -179,8 +179,6 @@ class Store:
                     shutil.rmtree(line, ignore_errors=True)
         shutil.rmtree(self.folder(key) / "work", ignore_errors=True)
 
-    # ----------------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with translate_write_errors(self.root):
