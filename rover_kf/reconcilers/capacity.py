@@ -29,12 +29,8 @@ def read_capacity(
     objects: NamespaceObjects, nodes: tuple[NodeCapacity, ...] | None
 ) -> ClusterCapacity:
     """Return what is left for jobs of a namespace; ValueError for what is no quantity."""
-    return ClusterCapacity(
-        nodes,
-        quota_headrooms(objects.quotas),
-        list_autoscalers(objects.autoscalers),
-        objects.unread,
-    )
+    quotas, autoscalers = quota_headrooms(objects.quotas), list_autoscalers(objects.autoscalers)
+    return ClusterCapacity(nodes, quotas, autoscalers, objects.unread)
 
 
 def pod_need(job: ObservedJob, kind: str = "worker") -> PodRequirements:
@@ -53,13 +49,9 @@ def pod_need(job: ObservedJob, kind: str = "worker") -> PodRequirements:
         (one.get("key", ""), one.get("value", ""), one.get("effect", ""))
         for one in spec.get("tolerations") or ()
     )
-    return PodRequirements(
-        pod_requests(spec),
-        pod_requests(spec, "limits"),
-        dict(spec.get("nodeSelector") or {}),
-        tolerated,
-        node_affinity.excluded_nodes(spec),
-    )
+    amounts = (pod_requests(spec), pod_requests(spec, "limits"))
+    labels, excluded = dict(spec.get("nodeSelector") or {}), node_affinity.excluded_nodes(spec)
+    return PodRequirements(*amounts, labels, tolerated, excluded)
 
 
 def node_capacities(nodes: Iterable[Item], pods: Iterable[Item]) -> tuple[NodeCapacity, ...]:

@@ -35,9 +35,7 @@ from rover_kf.scaling.fair_sharing import (
     FairShare,
     FairShareView,
     fair_shares,
-    predict_rates,
     subtract_promised,
-    work_left,
 )
 
 LOG = logging.getLogger(__name__)
@@ -221,9 +219,7 @@ def make_member(
         pending_seconds=_pending_seconds(workers, now),
         weight=observed.policy.weight,
         restart_seconds=observed.policy.restart_prior_seconds,
-    )
-    if previous is not None and previous.requested == asked:
-        found = dataclasses.replace(found, desired=previous.desired, bound=previous.bound)
+    ).following(previous)
     return _with_rates(found, made, observed, previous) if managed else found
 
 
@@ -242,16 +238,7 @@ def _with_rates(
     status = observed.status
     if status is None or not status.windows or made.proposal is None:
         return member
-    here, newest = made.proposal.current, status.windows[-1]
-    member = dataclasses.replace(
-        member,
-        restart_seconds=status.restart_seconds or member.restart_seconds,
-        rates_until=newest.ended_at,
-        work=work_left(here),
-    )
-    if previous is not None and (previous.rates_until, previous.requested) == (
-        newest.ended_at,
-        member.requested,
-    ):
-        return dataclasses.replace(member, rates=previous.rates)
-    return dataclasses.replace(member, rates=predict_rates(here, observed.policy, member.requested))
+    seconds = status.restart_seconds or member.restart_seconds
+    member = dataclasses.replace(member, restart_seconds=seconds)
+    until = status.windows[-1].ended_at
+    return member.with_rates(made.proposal.current, observed.policy, until, previous)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 from rover_kf.api import names
@@ -58,16 +59,14 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with what is new told, each thing once as far as the annotation remembers."""
     memory = plan.status
     effects: list[EmitJobEvent] = []
-    told = [
-        *_injection_events(observed, now),
-        *collect_pod_events(observed.pods, now),
-        *_policy_events(observed, now),
-    ]
-    told += [
-        *node_exclusion.collect_events(observed, now),
-        *pending_pods.collect_events(observed, now),
-    ]
-    for key, event in told:
+    told = (
+        _injection_events(observed, now),
+        collect_pod_events(observed.pods, now),
+        _policy_events(observed, now),
+        node_exclusion.collect_events(observed, now),
+        pending_pods.collect_events(observed, now),
+    )
+    for key, event in itertools.chain.from_iterable(told):
         if not memory.has_emitted(key):
             effects.append(EmitJobEvent(event))
             memory = memory.with_emitted(key)

@@ -39,12 +39,6 @@ Policy = Callable[[ReconcilePlan, Observed, float], ReconcilePlan]
 """Extends the plan of a job as it is at a time (Unix seconds)."""
 
 
-def _scale(made: ReconcilePlan, seen: Observed, now: float) -> ReconcilePlan:
-    """What becomes of the job's replicas; the rules differ for parameter servers."""
-    extend = replica_scaling.apply_ps if "ps" in seen.standalone_types else replica_scaling.apply
-    return extend(made, seen, now)
-
-
 # Each policy sees what the ones before it have planned, and effects are applied in this order.
 POLICIES: tuple[Policy, ...] = (
     # Reports come first, so that Events explain the deletions after them. The durable step of the
@@ -67,7 +61,7 @@ POLICIES: tuple[Policy, ...] = (
     # After the policies that replace single pods: this one may end the whole job.
     permanent_exits.apply,
     # It reads Plan.cpu: the job does not grow while the effect of a raise is not measured.
-    _scale,
+    replica_scaling.apply,
     # The last resort for a job that cannot train. Its patch contains what scaling decided.
     suspend_policy.apply,
     # Its reason replaces the one above if both suspend: nobody waits for the job any more.

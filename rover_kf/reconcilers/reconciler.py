@@ -52,12 +52,9 @@ class DecisionLatency:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._lock = threading.Lock()
-        self._seconds = Histogram(
-            "rover_kf_decision_seconds",
-            "From the close of a throughput window to the decision made of it.",
-            buckets=BOUNDS,
-            registry=registry,
-        )
+        name = "rover_kf_decision_seconds"
+        text = "From the close of a throughput window to the decision made of it."
+        self._seconds = Histogram(name, text, buckets=BOUNDS, registry=registry)
         self._counted_windows: dict[JobKey, float] = {}
         """End of each job's newest window that was decided on."""
 
@@ -115,14 +112,8 @@ class Reconciler:
         self._cluster_view = ClusterView(cluster)
         self._status_reader = StandaloneStatusReader(cluster)
         self._history = RunHistory(history, cluster.emit)
-        self._observer = Observer(
-            cluster,
-            self._cluster_view,
-            self._status_reader,
-            self._history,
-            policy_of=policy_of,
-            clock=clock,
-        )
+        sources = (self._cluster_view, self._status_reader, self._history)
+        self._observer = Observer(cluster, *sources, policy_of=policy_of, clock=clock)
         self._clock = clock
         self._jobs = jobs
         self._latency = latency if latency is not None else DecisionLatency()
@@ -164,24 +155,15 @@ class Reconciler:
         if applied:
             self._latency.count(key, memory, made, self._clock(), window=window)
         delay = next_delay(made, seen, now, rate) if applied else RETRY_SECONDS
-        recorded = self._history.update(
-            job,
-            seen.status,
-            made.decision,
-            made.collect_events(),
-            now=now,
-            every=rate.write_seconds(window),
-            settled=replica_scaling.is_settled(made, seen),
-        )
+        seconds, settled = rate.write_seconds(window), replica_scaling.is_settled(made, seen)
+        news = (seen.status, made.decision, made.collect_events())
+        recorded = self._history.update(job, *news, now=now, every=seconds, settled=settled)
         if delay is not None:
             # When the next window closes was told when the job was heard, not now.
             delay = max(0.0, delay - (self._clock() - heard))
         if job.finished:
-            delay = (
-                self._mark_recorded(job, made.status, now)
-                if recorded and applied
-                else rate.idle_seconds
-            )
+            done = recorded and applied
+            delay = self._mark_recorded(job, made.status, now) if done else rate.idle_seconds
         return ReconcileResult(job, seen.status, made.decision, delay)
 
     def _mark_recorded(self, job: ObservedJob, job_status: JobStatus, now: float) -> float | None:

@@ -28,6 +28,8 @@ MAX_BYTES = 4096
 MAX_EMITTED = 24
 MAX_REASON = 240
 MAX_RECENT, MAX_RECENT_REASON = 6, 160
+_PROGRESS = ("phase", "nodes", "step", "total_steps", "sealed_step", "durable_step", "restarts")
+"""What is copied from the coordinator's status as it is."""
 MAX_COMPARED_REASON = 80
 """Of reasons without their numbers: two that begin so are of one kind."""
 
@@ -119,18 +121,9 @@ class JobStatus:
 
     def with_progress(self, status: CoordinatorStatus) -> JobStatus:
         """The status with what the coordinator says now."""
-        return dataclasses.replace(
-            self,
-            phase=status.phase,
-            nodes=status.nodes,
-            step=status.step,
-            total_steps=status.total_steps,
-            sealed_step=status.sealed_step,
-            durable_step=status.durable_step,
-            samples_per_second=round(status.samples_per_second, 2),
-            restarts=status.restarts,
-            verdict=status.verdict[:MAX_REASON],
-        )
+        copied = {name: getattr(status, name) for name in _PROGRESS}
+        rate, verdict = round(status.samples_per_second, 2), status.verdict[:MAX_REASON]
+        return dataclasses.replace(self, **copied, samples_per_second=rate, verdict=verdict)
 
     def needs_write(self, old: JobStatus, now: float, every: float) -> bool:
         """Whether it differs from what is written by more than progress, or that grew old.
@@ -140,9 +133,8 @@ class JobStatus:
         """
         if _essential(self) != _essential(old):
             return True
-        return dataclasses.replace(self, written_at=0.0) != dataclasses.replace(
-            old, written_at=0.0
-        ) and (now - old.written_at >= every)
+        since = dataclasses.replace(old, written_at=self.written_at)
+        return since != self and now - old.written_at >= every
 
 
 def read(job: ObservedJob) -> JobStatus:
@@ -169,10 +161,8 @@ def write(status: JobStatus) -> str:
     if status.decision is not None:
         decision = dataclasses.replace(status.decision, reason=status.decision.reason[:MAX_REASON])
         status = dataclasses.replace(status, decision=decision)
-    if status.scaling.move is not None:
-        move = dataclasses.replace(
-            status.scaling.move, reason=status.scaling.move.reason[:MAX_REASON]
-        )
+    if (move := status.scaling.move) is not None:
+        move = dataclasses.replace(move, reason=move.reason[:MAX_REASON])
         status = dataclasses.replace(status, scaling=dataclasses.replace(status.scaling, move=move))
     status = dataclasses.replace(status, suspended=status.suspended[:MAX_REASON])
     text = codec.dumps(status)
@@ -187,11 +177,8 @@ def write(status: JobStatus) -> str:
 
 def _supersedes(left: ScaleDecision, right: ScaleDecision) -> bool:
     """Whether the newer one says all that the older one does."""
-    if (left.action, left.current_size, left.target_size) != (
-        right.action,
-        right.current_size,
-        right.target_size,
-    ):
+    kind = (right.action, right.current_size, right.target_size)
+    if (left.action, left.current_size, left.target_size) != kind:
         return left.action == right.action == "stay" and _has_same_text(left, right)
     if left.action == "stay":
         return _has_same_text(left, right)
@@ -235,15 +222,6 @@ def _summarize(decision: ScaleDecision) -> ScaleDecision | None:
         return None
     if decision.applied:
         return decision
-    return ScaleDecision(
-        0.0,
-        decision.action,
-        decision.current,
-        decision.target,
-        "",
-        0.0,
-        0.0,
-        0.0,
-        servers=decision.servers,
-        target_servers=decision.target_servers,
-    )
+    before, after = decision.current_size, decision.target_size
+    found = ScaleDecision(0.0, decision.action, before[0], after[0], "", 0.0, 0.0, 0.0)
+    return dataclasses.replace(found, servers=before[1], target_servers=after[1])

@@ -24,7 +24,6 @@ import dataclasses
 import statistics
 from collections.abc import Iterable
 
-from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import throughput
 from rover_kf.scaling.decision_input import (
@@ -49,7 +48,7 @@ STARVED = 0.1
 
 def decide(
     observation: JobObservation, policy: AutoscalingPolicy, state: ScalingState, *, now: float
-) -> tuple[ScaleDecision, ScalingState]:
+) -> Decided:
     """Decide on one look at a job; the policy's ``mode`` is the caller's business.
 
     Returns:

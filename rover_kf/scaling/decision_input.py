@@ -80,7 +80,6 @@ class DecisionInput(abc.ABC, Generic[Size]):
     windows: tuple[Throughput, ...]
     """At the present size, since it is at work."""
     current: Size
-    """The present size."""
     label: str
     """The same for a person."""
     steady: bool

@@ -58,7 +58,6 @@ class Claim:
     weight: float = 1.0
     """By its priority: what is worth twice gets the next replica at half the gain."""
     restart_seconds: float = 60.0
-    """What a change of its size costs."""
     waited: float = 0.0
     """Seconds without a replica."""
 
@@ -111,15 +110,12 @@ def _best_step(
     """The step up that is worth most for each replica, of those that fit; None if none gains."""
     present = sizes[claim.name]
     here = claim.value(present)
-    best = max(
-        (
-            ((claim.value(size) - here) / (size - present), -size)
-            for size in claim.rates
-            if present < size <= present + free and (present or size == claim.min_replicas)
-        ),
-        default=(0.0, 0),
+    steps = (
+        ((claim.value(size) - here) / (size - present), -size)
+        for size in claim.rates
+        if present < size <= present + free and (present or size == claim.min_replicas)
     )
-    gain, size = best
+    gain, size = max(steps, default=(0.0, 0))
     return (-gain, index, -size) if gain > 0 else None
 
 
@@ -165,6 +161,26 @@ class CompetingJob:
     def is_short(self) -> bool:
         """Whether it lacks room that others might give."""
         return self.lacks_room(headroom.NODES) or self.lacks_room(self.bound)
+
+    def following(self, previous: CompetingJob | None) -> CompetingJob:
+        """Return the job with what it wanted before, while it asks for as many replicas."""
+        if previous is None or previous.requested != self.requested:
+            return self
+        return dataclasses.replace(self, desired=previous.desired, bound=previous.bound)
+
+    def with_rates(
+        self,
+        observation: JobObservation,
+        policy: AutoscalingPolicy,
+        until: float,
+        previous: CompetingJob | None,
+    ) -> CompetingJob:
+        """Return the job with what sizes bring it, predicted where a window was measured since."""
+        found = dataclasses.replace(self, rates_until=until, work=work_left(observation))
+        known = previous is not None and previous.rates_until == until
+        if previous is not None and known and previous.requested == self.requested:
+            return dataclasses.replace(found, rates=previous.rates)
+        return dataclasses.replace(found, rates=predict_rates(observation, policy, self.requested))
 
     def lacks_room(self, pool: str) -> bool:
         """Whether it lacks room of that kind."""
@@ -231,14 +247,8 @@ def fair_shares(members: Sequence[CompetingJob], capacity: ClusterCapacity) -> d
     for quota in capacity.quotas:
         counts = _quota_counts(members, quota)
         found.append(_pool_shares(members, counts, headroom.quota_bound(quota.name)))
-    return {
-        one.name: min(
-            (pool[one.name] for pool in found),
-            key=lambda share: share.max_replicas,
-            default=UNLIMITED,
-        )
-        for one in members
-    }
+    shares = {one.name: [UNLIMITED, *(pool[one.name] for pool in found)] for one in members}
+    return {name: min(some, key=lambda share: share.max_replicas) for name, some in shares.items()}
 
 
 def subtract_promised(capacity: ClusterCapacity, others: Iterable[CompetingJob]) -> ClusterCapacity:
@@ -248,14 +258,8 @@ def subtract_promised(capacity: ClusterCapacity, others: Iterable[CompetingJob])
     nodes = list(capacity.nodes)
     for one in others:
         for _ in range(one.requested - len(one.nodes)):
-            index = next(
-                (
-                    i
-                    for i, node in enumerate(nodes)
-                    if headroom.pods_fitting(one.requirements, node)
-                ),
-                None,
-            )
+            fits = (headroom.pods_fitting(one.requirements, node) for node in nodes)
+            index = next((i for i, count in enumerate(fits) if count), None)
             if index is None:
                 break
             nodes[index] = _subtract_pod(nodes[index], one.requirements)

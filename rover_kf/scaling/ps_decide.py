@@ -51,7 +51,6 @@ class PsObservation:
     """A job with parameter servers in one moment."""
 
     setup: ServerSetup
-    """As the job states it."""
     masters: int
     """The chief, which counts as one that costs."""
     steady: bool
@@ -106,7 +105,7 @@ def may_change(policy: AutoscalingPolicy, setup: ServerSetup) -> bool:
 
 def decide(
     observation: PsObservation, policy: AutoscalingPolicy, state: ScalingState, *, now: float
-) -> tuple[ScaleDecision, ScalingState]:
+) -> Decided:
     """Decide on one look at a job with parameter servers, as ``decide.decide`` does."""
     return PsDecision.from_observation(observation, policy, state, now).decide()
 
@@ -323,12 +322,8 @@ def _with_settled(observation: PsObservation, state: ScalingState, now: float) -
         return state
     state = dataclasses.replace(state, settled=Settled(*observation.counts, now))
     move = state.move
-    if (
-        move is not None
-        and move.cycles
-        and move.changed_at
-        and observation.counts == move.target_size
-    ):
+    cycled = move is not None and move.cycles and move.changed_at
+    if move is not None and cycled and observation.counts == move.target_size:
         state = dataclasses.replace(state, cycle_seconds=round(now - move.decided_at, 1))
     return state
 

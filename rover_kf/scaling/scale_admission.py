@@ -20,7 +20,7 @@ import math
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.scaling import headroom
 from rover_kf.scaling.decide import ReplicaDecision, decide
-from rover_kf.scaling.decision_input import NOTHING_NEW, STAY
+from rover_kf.scaling.decision_input import NOTHING_NEW, STAY, Decided
 from rover_kf.scaling.fair_sharing import FairShare, FairShareView
 from rover_kf.scaling.policy import AutoscalingPolicy
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
@@ -33,7 +33,6 @@ class AdmissionInput:
     observation: JobObservation
     policy: AutoscalingPolicy
     state: ScalingState
-    """As kept."""
     view: FairShareView | None = None
     """None: it was not looked at, since nothing is wanted and nobody lacks room."""
     denial: str = ""
@@ -66,13 +65,12 @@ def admit(
         given = yield_replicas(here, policy, inputs.state, inputs.view.share, now=now)
         if given is not None:
             return AdmissionResult(*given, desired=0)
-    settled = accept(here, policy, inputs.state, now=now)
+    settled = _accept(here, policy, inputs.state, now)
     if settled is not None:
         return AdmissionResult(*settled, desired=0)
     if decision.action == STAY:
-        return AdmissionResult(
-            decision, state, desired=None if decision.reason == NOTHING_NEW else 0
-        )
+        nothing_new = decision.reason == NOTHING_NEW
+        return AdmissionResult(decision, state, desired=None if nothing_new else 0)
     most, why, bound = _max_replicas(inputs)
     if decision.target <= max(most, here.replicas):
         return AdmissionResult(decision, state, desired=0)
@@ -99,11 +97,9 @@ def _max_replicas(inputs: AdmissionInput) -> tuple[float, str, str]:
         return math.inf, "", ""
     left, share = headroom.pod_headroom(view.requirements, view.capacity), view.share
     most = replicas + left.count
-    return (
-        (most, left.reason, left.bound)
-        if most <= share.max_replicas
-        else (share.max_replicas, share.reason, "")
-    )
+    if most > share.max_replicas:
+        return share.max_replicas, share.reason, ""
+    return most, left.reason, left.bound
 
 
 SETTLES_SECONDS = 120.0
@@ -117,27 +113,20 @@ def yield_replicas(
     share: FairShare,
     *,
     now: float,
-) -> tuple[ScaleDecision, ScalingState] | None:
+) -> Decided | None:
     """Return the decision to shrink to the share, with its state; None if it has no more."""
     fitting = [size for size in policy.allowed() if size <= share.max_replicas]
-    if (
-        state.move is not None
-        or not observation.steady
-        or not fitting
-        or observation.replicas <= fitting[-1]
-    ):
+    replicas = observation.replicas
+    if state.move is not None or not observation.steady or not fitting or replicas <= fitting[-1]:
         return None
-    reason = (
-        f"gives {observation.replicas - fitting[-1]} of {observation.replicas} "
-        f"replicas: {share.reason}"
-    )
+    reason = f"gives {replicas - fitting[-1]} of {replicas} replicas: {share.reason}"
     case = ReplicaDecision.from_observation(observation, policy, state, now)
     return _shrink(case, fitting[-1], reason)
 
 
-def accept(
-    observation: JobObservation, policy: AutoscalingPolicy, state: ScalingState, *, now: float
-) -> tuple[ScaleDecision, ScalingState] | None:
+def _accept(
+    observation: JobObservation, policy: AutoscalingPolicy, state: ScalingState, now: float
+) -> Decided | None:
     """The decision to ask for those replicas that found a node; None while all may find one.
 
     Until then the job is not steady, so that nothing else would be decided, and its own pods would
@@ -156,7 +145,7 @@ def accept(
     return _shrink(case, fitting[-1], reason)
 
 
-def _shrink(case: ReplicaDecision, size: int, reason: str) -> tuple[ScaleDecision, ScalingState]:
+def _shrink(case: ReplicaDecision, size: int, reason: str) -> Decided:
     model = case.observation.model
     rate = 0.0 if model is None else model.rate(case.world_size(size))
     return case.start_move(size, rate, fallback=None, reason=reason)

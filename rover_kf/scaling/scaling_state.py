@@ -110,11 +110,9 @@ class Move:
     @property
     def fallback(self) -> tuple[int, float]:
         """Size to go back to, and its samples per second."""
-        return (
-            (self.fallback_size, self.fallback_rate)
-            if self.fallback_size
-            else (self.origin, self.baseline)
-        )
+        if self.fallback_size:
+            return self.fallback_size, self.fallback_rate
+        return self.origin, self.baseline
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,10 +158,6 @@ class ScalingState:
     """Of a job with parameter servers."""
     cycle_seconds: float = 0.0
     """That its last suspension for a change took, until all were at work again; 0: none did."""
-
-    def banned(self, now: float) -> frozenset[int]:
-        """Sizes that are not tried now."""
-        return frozenset(ban.size for ban in self.bans if ban.until > now)
 
     def banned_setups(self, now: float) -> frozenset[tuple[int, int]]:
         """Workers and parameter servers that are not tried together now."""

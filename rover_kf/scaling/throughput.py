@@ -206,16 +206,10 @@ def compute_medians(windows: Sequence[Throughput]) -> tuple[Median, ...]:
     found = []
     for places in _by_world(windows):
         rows = _undisturbed([windows[i] for i in places])[-WINDOWS_PER_WORLD:]
-        found.append(
-            Median(
-                rows[0].nodes,
-                rows[0].world_size,
-                statistics.median(_batch_of(row) for row in rows),
-                statistics.median(row.step_seconds for row in rows),
-                windows[places[-1]].ended_at,
-                windows[places[0]].ended_at,
-            )
-        )
+        batch = statistics.median(map(_batch_of, rows))
+        seconds = statistics.median(row.step_seconds for row in rows)
+        last, first = windows[places[-1]].ended_at, windows[places[0]].ended_at
+        found.append(Median(rows[0].nodes, rows[0].world_size, batch, seconds, last, first))
     return tuple(sorted(found, key=lambda median: median.first_at))
 
 

@@ -26,10 +26,8 @@ from rover_kf.scaling.fair_sharing import (
     FairShare,
     FairShareView,
     fair_shares,
-    predict_rates,
     subtract_promised,
 )
-from rover_kf.scaling.fair_sharing import work_left as samples_left
 from rover_kf.scaling.policy import AUTO, AutoscalingPolicy
 from rover_kf.scaling.scale_admission import AdmissionInput, admit
 from rover_kf.scaling.scaling_state import JobObservation, ScalingState
@@ -171,21 +169,11 @@ class ControllerPolicy:
             nodes=(_NODES,) * controlled.placed,
             pending_seconds=lacking,
             restart_seconds=controlled.restart_seconds or controlled.policy.restart_prior_seconds,
-        )
-        if known is not None and known.requested == controlled.requested:
-            found = dataclasses.replace(found, desired=known.desired, bound=known.bound)
+        ).following(known)
         if not controlled.windows:
             return found
         until = controlled.windows[-1].ended_at
-        found = dataclasses.replace(found, work=samples_left(observation), rates_until=until)
-        if known is not None and (known.rates_until, known.requested) == (
-            until,
-            controlled.requested,
-        ):
-            return dataclasses.replace(found, rates=known.rates)
-        return dataclasses.replace(
-            found, rates=predict_rates(observation, controlled.policy, controlled.requested)
-        )
+        return found.with_rates(observation, controlled.policy, until, known)
 
     def _decide(self, controlled: ControlledJob, now: float) -> None:
         here = controlled.observe(now)

@@ -19,12 +19,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.membership import PodAddresses
 from rover_kf.api.status import UnavailablePodsRequest
-from rover_kf.reconcilers.plan import (
-    CallCoordinator,
-    DeletePod,
-    Observed,
-    ReconcilePlan,
-)
+from rover_kf.reconcilers.plan import CallCoordinator, DeletePod, Observed, ReconcilePlan
 from rover_kf.reconcilers.policies import pending_pods
 
 POLL_SECONDS = 1.0

@@ -72,12 +72,9 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
 
 def needs_node_data(observed: Observed, job_status: JobStatus, now: float) -> bool:
     """Whether it matters what the nodes have, and whether pods can be resized."""
+    allowed = not policy_source.cpu_raise_denial(observed.policy)
     for replica in _managed_replicas(observed):
-        growth = (
-            None
-            if policy_source.cpu_raise_denial(observed.policy)
-            else _decide_raise(replica, observed, job_status, now)
-        )
+        growth = _decide_raise(replica, observed, job_status, now) if allowed else None
         if (growth is not None and growth.limit) or any(_pods_to_resize(replica, observed)):
             return True
     return False
@@ -130,10 +127,12 @@ def _decide_raise(
     limit = CPU.limit_of(job_kind.trainer(replica))
     if limit is None or observed.policy.mode == OFF:
         return None
-    uses, state = _uses(replica, observed, job_kind), _state(replica, job_status)
+    uses = _uses(replica, observed, job_kind)
+    known = (one for one in job_status.cpu if one.replica_type == replica.kind)
+    state = next(known, CpuLimitRaises(replica.kind))
     # What a server waits for may be a worker, and the other way round: one after the other.
-    known = (state,) if job_kind.elastic else job_status.cpu
-    raised = max((one.raised_at for one in known), default=0.0)
+    related = (state,) if job_kind.elastic else job_status.cpu
+    raised = max((one.raised_at for one in related), default=0.0)
     pace = _step_times(observed, raised + SETTLE_SECONDS if raised else 0.0, now)
     if pace is None or not uses:
         return None
@@ -158,11 +157,6 @@ def _uses(replica: Replica, observed: Observed, job_kind: JobKind) -> dict[str, 
         return {name: use for name, use in servers if use is not None and name in pods}
     told = observed.status.pod_cpus if observed.status else ()
     return {one.pod: one.use for one in told if one.pod in pods}
-
-
-def _state(replica: Replica, job_status: JobStatus) -> CpuLimitRaises:
-    known = {state.replica_type: state for state in job_status.cpu}
-    return known.get(replica.kind, CpuLimitRaises(replica.kind))
 
 
 def _step_times(observed: Observed, since: float, now: float) -> TrainingRate | None:
@@ -225,10 +219,8 @@ def _plan_resizes(replica: Replica, observed: Observed) -> Iterator[ResizeContai
     if not observed.resizes:
         return
     job_kind = kind_of(observed.job.manifest)
-    resources = (
-        CPU.resize(job_kind.trainer(replica)) if any(_pods_to_resize(replica, observed)) else {}
-    )
     for pod in _pods_to_resize(replica, observed):
+        resources = CPU.resize(job_kind.trainer(replica))
         yield ResizeContainer(pod, job_kind.container, resources, "CPU", names.EVENT_CPU_NOT_RAISED)
 
 

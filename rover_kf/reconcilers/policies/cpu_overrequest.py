@@ -33,23 +33,16 @@ MIN_GAIN = 0.5
 
 def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with that told, if it is so."""
-    status = observed.status
-    if (
-        status is None
-        or observed.job.inactive
-        or observed.policy.mode == OFF
-        or not status.cpu_peak
-    ):
+    status, off = observed.status, observed.job.inactive or observed.policy.mode == OFF
+    if status is None or off or not status.cpu_peak:
         return plan
     world = (status.nodes, status.world_size)
     windows = [one for one in status.windows if (one.nodes, one.world_size) == world]
     worker = _worker_replica(observed)
     if worker is None or status.phase != "training" or len(windows) < WINDOWS:
         return plan
-    asked, enough = (
-        _requested_cores(kind_of_job(observed.job).trainer(worker)),
-        max(status.cpu_peak * MARGIN, MIN_CORES),
-    )
+    asked = _requested_cores(kind_of_job(observed.job).trainer(worker))
+    enough = max(status.cpu_peak * MARGIN, MIN_CORES)
     if asked < MIN_RATIO * enough or asked - enough < MIN_GAIN:
         return plan
     minutes = sum(one.ended_at - one.started_at for one in windows) / 60.0

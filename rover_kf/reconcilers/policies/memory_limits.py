@@ -94,7 +94,8 @@ def _decide_raise(
     if node is not None:
         node = max(node - MEMORY.other_containers_request(replica, job_kind), 0)
     bounds = MemoryRaiseLimits(observed.policy.max_memory, node)
-    found = after_oom(kills, _state(replica, job_status), limit, bounds, now)
+    known = (one for one in job_status.memory if one.replica_type == replica.kind)
+    found = after_oom(kills, next(known, MemoryLimitRaises(replica.kind)), limit, bounds, now)
     if found.limit or found.denial_reason or trend is None or not observed.policy.max_memory:
         return found
     return before_oom(trend, found.state, limit, bounds, work=_remaining_work(observed), now=now)
@@ -132,11 +133,6 @@ def _oom_kills(replica: Replica, observed: Observed) -> Iterator[OomKill]:
             yield OomKill(pod.name, trainer.ended_at)
 
 
-def _state(replica: Replica, job_status: JobStatus) -> MemoryLimitRaises:
-    known = {state.replica_type: state for state in job_status.memory}
-    return known.get(replica.kind, MemoryLimitRaises(replica.kind))
-
-
 def _execute(
     plan: ReconcilePlan,
     replica: Replica,
@@ -144,7 +140,8 @@ def _execute(
     observed: Observed,
     now: float,
 ) -> ReconcilePlan:
-    why = _raise_reason(replica, growth, observed)
+    killed = ", ".join(sorted({kill.pod for kill in _oom_kills(replica, observed)}))
+    why = growth.predicted_reason or f"the kernel killed for memory in {killed}"
     state = growth.state
     state = dataclasses.replace(state, reason=why[:MAX_REASON]) if growth.limit else state
     others = (one for one in plan.status.memory if one.replica_type != replica.kind)
@@ -211,11 +208,6 @@ def _refused_by_node(pod: Pod, now: float) -> bool:
 def _trainer(pod: Pod, observed: Observed) -> ContainerStatus | None:
     name = _job_kind(observed).container
     return next((one for one in pod.containers if one.name == name), None)
-
-
-def _raise_reason(replica: Replica, growth: MemoryRaiseDecision, observed: Observed) -> str:
-    killed = sorted({kill.pod for kill in _oom_kills(replica, observed)})
-    return growth.predicted_reason or f"the kernel killed for memory in {', '.join(killed)}"
 
 
 def _make_raised_event(

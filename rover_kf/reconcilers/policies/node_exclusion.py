@@ -159,9 +159,8 @@ def _patches(observed: Observed, out: list[str], back: list[str]) -> dict[str, o
 
 def _make_excluded_event(excluded: ExcludedNode, now: float) -> Event:
     message = (
-        f"{excluded.node} is left out of this job for {excluded.until - now:.0f} s and its "
-        "pods there are "
-        f"replaced (failures.node-avoid): {excluded.reason}"
+        f"{excluded.node} is left out of this job for {excluded.until - now:.0f} s and its pods "
+        f"there are replaced (failures.node-avoid): {excluded.reason}"
     )
     return Event(names.EVENT_NODE_AVOIDED, message, warning=True, at=now)
 

@@ -33,11 +33,8 @@ def unavailable_reason(pod: Pod, now: float) -> str:
     if pod.phase not in ("Pending", "Running") or pod.deleting:
         return ""
     if pod.unschedulable:
-        return (
-            f"no node for it: {pod.unschedulable}"
-            if now - pod.unschedulable_since > CONFIRM_SECONDS
-            else ""
-        )
+        sure = now - pod.unschedulable_since > CONFIRM_SECONDS
+        return f"no node for it: {pod.unschedulable}" if sure else ""
     for container in pod.containers:
         if container.running or not container.reason:
             continue
@@ -52,10 +49,10 @@ def collect_events(observed: Observed, now: float) -> Iterator[tuple[str, Event]
     unplaced = [pod for pod in _waiting_pods(observed) if pod.unschedulable]
     since = min((pod.unschedulable_since for pod in unplaced), default=now)
     if now - since >= UNSCHEDULABLE_SECONDS:
+        first = unplaced[0]
         message = (
-            f"{_format_names(unplaced)}: no node for {now - since:.0f} s: "
-            f"{unplaced[0].unschedulable}; the job "
-            "waits until there is one (failures.suspend-after ends the wait)"
+            f"{_format_names(unplaced)}: no node for {now - since:.0f} s: {first.unschedulable}; "
+            "the job waits until there is one (failures.suspend-after ends the wait)"
         )
         event = Event(names.EVENT_POD_UNSCHEDULABLE, message, warning=True, at=now)
         yield f"unplaced:{since:.0f}", event
@@ -64,10 +61,9 @@ def collect_events(observed: Observed, now: float) -> Iterator[tuple[str, Event]
     if now - since >= PREPARING_SECONDS:
         first = preparing[0]
         message = (
-            f"{_format_names(preparing)}: no container has started for {now - since:.0f} "
-            "s: the image is "
-            "large, or a volume, Secret or ConfigMap is not there; "
-            f"`kubectl describe pod {first.name}` says which"
+            f"{_format_names(preparing)}: no container has started for {now - since:.0f} s: the "
+            "image is large, or a volume, Secret or ConfigMap is not there; `kubectl describe pod "
+            f"{first.name}` says which"
         )
         event = Event(names.EVENT_POD_PENDING, message, warning=True, at=now)
         yield f"preparing:{since:.0f}", event
@@ -80,11 +76,8 @@ def delay(observed: Observed, now: float) -> float | None:
         for pod in _waiting_pods(observed)
         if pod.unschedulable
     ]
-    ends += [
-        pod.scheduled_at + PREPARING_SECONDS
-        for pod in _waiting_pods(observed)
-        if _is_preparing(pod)
-    ]
+    waiting = filter(_is_preparing, _waiting_pods(observed))
+    ends += [pod.scheduled_at + PREPARING_SECONDS for pod in waiting]
     return min((end - now for end in ends if end > now), default=None)
 
 

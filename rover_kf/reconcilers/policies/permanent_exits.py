@@ -13,12 +13,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.elastic.rendezvous.effects import truncate
 from rover_kf.job_kinds.registry import kind_of_job
-from rover_kf.reconcilers.plan import (
-    DeletePod,
-    EmitJobEvent,
-    Observed,
-    ReconcilePlan,
-)
+from rover_kf.reconcilers.plan import DeletePod, EmitJobEvent, Observed, ReconcilePlan
 
 _IN_PLACE = ("OnFailure", "Always")
 
@@ -32,12 +27,8 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     if observed.status is not None and observed.status.phase == "failed":
         return _fail_job(plan, observed, observed.status.verdict, now)
     for pod in observed.pods:
-        key = f"unfit:{pod.uid[:8]}"
-        if (
-            pod.replica_type in kinds
-            and _must_be_replaced(observed, pod)
-            and not plan.status.has_emitted(key)
-        ):
+        known = plan.status.has_emitted(f"unfit:{pod.uid[:8]}")
+        if pod.replica_type in kinds and _must_be_replaced(observed, pod) and not known:
             return _replace_pod(plan, observed, pod, now)
     return plan
 

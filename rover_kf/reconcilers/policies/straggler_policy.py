@@ -25,13 +25,9 @@ def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with the slowest pod replaced, if it has been slow for the policy's time."""
     straggler, status = observed.policy.sections.straggler, observed.status
     spent = plan.status.slow_replaced >= straggler.replacements
-    if (
-        straggler.action != "replace"
-        or status is None
-        or spent
-        or not observed.replaceable
-        or not _all_pods_train(observed, status)
-    ):
+    if straggler.action != "replace" or status is None or spent or not observed.replaceable:
+        return plan
+    if not _all_pods_train(observed, status):
         return plan
     late = [slow for slow in status.stragglers if status.now - slow.since >= straggler.min_seconds]
     if not late:

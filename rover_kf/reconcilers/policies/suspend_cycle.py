@@ -81,14 +81,9 @@ def _start(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan
 def _is_due(plan: ReconcilePlan, observed: Observed) -> bool:
     """Whether pods have less than they shall, and beginning anew is the way and pays."""
     status = observed.status
-    if (
-        observed.resizes
-        or observed.replaceable
-        or policy_source.cpu_raise_denial(observed.policy)
-        or status is None
-    ):
+    if observed.resizes or observed.replaceable or policy_source.cpu_raise_denial(observed.policy):
         return False
-    if status.phase != "training" or not plan.cpu.behind:
+    if status is None or status.phase != "training" or not plan.cpu.behind:
         return False
     if status.total_steps is None:
         return True
@@ -123,12 +118,10 @@ def _resume_with_change(
 ) -> ReconcilePlan:
     """With the numbers that it was suspended for, unless that may be no more."""
     refused = observed.rejection and f"the API server does not take that: {observed.rejection}"
+    sizes = (move.origin_size, move.target_size)
     if observed.policy.mode != AUTO:
         refused = f"scaling.mode is {observed.policy.mode} by now"
-    elif not refused and resize.requested_counts(observed.job) not in (
-        move.origin_size,
-        move.target_size,
-    ):
+    elif not refused and resize.requested_counts(observed.job) not in sizes:
         refused = "its numbers were changed meanwhile"
     if refused:
         scaling = dataclasses.replace(plan.status.scaling, move=None)

@@ -5,7 +5,7 @@
 How a change is made is in ``resize``; what is decided with what is around the job, in
 ``rover_kf.scaling.scale_admission``, which the simulation calls, too. A change that there is no
 room for gets an Event that names what it ended at. Workers and parameter servers of a TFJob follow
-rules of their own (``apply_ps``).
+rules of their own (``_apply_ps``).
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def target_change(made: ReconcilePlan, observed: Observed) -> ScaleDecision | No
 
 def apply(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with what scaling wants done at this look."""
+    if "ps" in observed.standalone_types:
+        return _apply_ps(plan, observed, now)
     job = observed.job
     if observed.status is None or job.inactive:
         return _without_coordinator(plan, observed, now)
@@ -148,7 +150,7 @@ def is_settled(made: ReconcilePlan, observed: Observed) -> bool:
     return (known.workers, known.servers) == resize.requested_counts(observed.job)
 
 
-def apply_ps(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
+def _apply_ps(plan: ReconcilePlan, observed: Observed, now: float) -> ReconcilePlan:
     """The plan with what becomes of the job's workers and servers at this look.
 
     What is decided meets the room that there is, is told or done, and is written down before it is
@@ -269,10 +271,8 @@ def _recommend(
     decision = dataclasses.replace(decision, bound=external_autoscaler(observed))
     state = dataclasses.replace(proposal.state, move=None)
     plan = resize.record_decision(plan, decision, state)
-    if last is not None and (last.current_size, last.target_size) == (
-        decision.current_size,
-        decision.target_size,
-    ):
+    sizes = (decision.current_size, decision.target_size)
+    if last is not None and (last.current_size, last.target_size) == sizes:
         return plan
     return plan.with_effects(EmitJobEvent(Event(names.EVENT_SCALE_DECISION, message, at=now)))
 

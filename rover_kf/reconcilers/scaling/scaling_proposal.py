@@ -79,8 +79,10 @@ def is_scalable(observed: Observed, job_status: JobStatus) -> bool:
     job = observed.job
     if job.inactive or observed.policy.mode == OFF:
         return False
+    setup = _current_setup(observed)
+    changes = setup is not None and ps_decide.may_change(observed.policy, setup)
     tried = job_status.scaling.move is not None
-    return set(KINDS) <= observed.standalone_types and (tried or _is_resizable(observed))
+    return set(KINDS) <= observed.standalone_types and (tried or changes)
 
 
 def propose_ps(
@@ -128,11 +130,6 @@ def _all_use_ledger(status: CoordinatorStatus, replicas: Mapping[str, int]) -> b
         return True
     wanted = {str(index + 1) for index in range(replicas["worker"])}  # 0 is the chief's
     return any(wanted <= {one.rank for one in data.workers} for data in status.data)
-
-
-def _is_resizable(observed: Observed) -> bool:
-    setup = _current_setup(observed)
-    return setup is not None and ps_decide.may_change(observed.policy, setup)
 
 
 def _current_setup(observed: Observed) -> ServerSetup | None:

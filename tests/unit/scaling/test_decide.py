@@ -152,8 +152,8 @@ def test_disappointing_change_is_rolled_back_and_banned():
     decision, state = moved(1.05)
     assert (decision.action, decision.target) == ("roll_back", 2)
     assert "going back to 2" in decision.reason
-    assert state.banned(1041 + 1700) == {3}
-    assert state.banned(1041 + 1900) == frozenset()
+    assert state.banned_setups(1041 + 1700) == {(3, 0)}
+    assert state.banned_setups(1041 + 1900) == frozenset()
     settled = state.with_change(1042)
     assert settled.move is None
 
@@ -171,8 +171,8 @@ def test_rolled_back_job_is_left_alone():
 def test_ban_doubles_when_a_size_disappoints_again():
     """A size that keeps disappointing is tried ever more rarely."""
     state = ScalingState().with_ban(4, 1800, 0.0).with_ban(4, 1800, 2000.0)
-    assert state.banned(2000 + 3500) == {4}
-    assert state.banned(2000 + 3700) == frozenset()
+    assert state.banned_setups(2000 + 3500) == {(4, 0)}
+    assert state.banned_setups(2000 + 3700) == frozenset()
 
 
 def test_waits_for_windows_before_judging():
