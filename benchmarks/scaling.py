@@ -21,9 +21,10 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from rover_kf.simulation import suite, traces
+from benchmarks.scaling_bench import comparison
+from benchmarks.scaling_bench.extrapolation import step_time_errors
+from rover_kf.simulation import fleet_policies, traces
 from rover_kf.simulation.cluster_simulation import FleetOutcome
-from rover_kf.simulation.extrapolation import step_time_errors
 from rover_kf.simulation.fleet_policies import FLEET_POLICIES
 from rover_kf.simulation.policies import POLICIES
 from rover_kf.simulation.traces import Traces
@@ -64,7 +65,7 @@ def main() -> None:
     found = traces.read(arguments.traces)
     if (arguments.compute, arguments.exchange) != (1.0, 1.0):
         tables = {
-            name: table.scaled(arguments.compute, arguments.exchange)
+            name: comparison.on_other_hardware(table, arguments.compute, arguments.exchange)
             for name, table in found.tables.items()
         }
         found = dataclasses.replace(found, tables=tables)
@@ -101,12 +102,12 @@ def _mape(found: Traces, seeds: int) -> dict[str, dict[str, float]]:
 
 def _single_jobs(found: Traces) -> dict[str, dict[str, Any]]:
     results: dict[str, dict[str, Any]] = {}
-    for restart, hours in suite.HOURS.items():
-        jobs = suite.cases(found.tables.values(), restart, hours)
+    for restart, hours in comparison.HOURS.items():
+        jobs = comparison.cases(found.tables.values(), restart, hours)
         print(f"\n{len(jobs)} jobs alone, a restart of {restart:.0f} s: cost over the oracle's")
         results[f"{restart:.0f}"] = row = {}
         for policy in POLICIES if jobs else ():
-            summary = suite.single_jobs(policy, jobs)
+            summary = comparison.single_jobs(policy, jobs)
             row[policy] = dataclasses.asdict(summary)
             cells = "  ".join(f"{name} {value:6.3f}" for name, value in row[policy].items())
             print(f"  {policy:9s} {cells}", flush=True)
@@ -117,13 +118,13 @@ def _fleet(
     found: Traces,
 ) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, float]]]:
     """Columns by policy, and average completion by workload and policy."""
-    workloads = suite.runnable(found)
+    workloads = fleet_policies.runnable(found)
     if not workloads:
         print("\nno workloads: nothing to run on a cluster")
         return {}, {}
-    shape = suite.shape_for(found)
+    shape = fleet_policies.shape_for(found)
     print(f"\n{len(workloads)} workloads on {shape.nodes} nodes of {shape.per_node}")
-    outcomes = suite.fleet(found, shape, workloads, FLEET_POLICIES)
+    outcomes = fleet_policies.fleet(found, shape, workloads, FLEET_POLICIES)
     for policy, runs in outcomes.items():
         averages = "  ".join(f"{outcome.average_seconds:6.0f}" for outcome in runs)
         print(f"  {policy:9s} average completion s  {averages}", flush=True)
@@ -153,7 +154,7 @@ def _tell_savings(
 ) -> None:
     print(f"  rover's average completion is shorter than {rival}'s by (95 % by bootstrap of jobs):")
     for name, ours, theirs in zip(workloads, outcomes["rover"], outcomes[rival], strict=True):
-        mean, low, high = suite.saving_interval(ours, theirs)
+        mean, low, high = comparison.saving_interval(ours, theirs)
         print(f"    {name:12s} {mean:6.0f} s  ({low:.0f} to {high:.0f})")
 
 

@@ -55,12 +55,11 @@ def simulate(
     docs/scaling.md says what is in them.
     """
     # Its interpolation and solvers take longer to load than all other verbs need.
-    from rover_kf.simulation import suite, traces  # noqa: PLC0415
-    from rover_kf.simulation.fleet_policies import FLEET_POLICIES  # noqa: PLC0415
+    from rover_kf.simulation import fleet_policies, traces  # noqa: PLC0415
 
     found = traces.read(folder)
-    names = _check_names(policies.split(","), list(FLEET_POLICIES), "policy")
-    loads = suite.runnable(found)
+    names = _check_names(policies.split(","), list(fleet_policies.FLEET_POLICIES), "policy")
+    loads = fleet_policies.runnable(found)
     if not loads:
         raise errors.InputError(
             f"{folder} holds no workload all of whose models have tables and work; allowed: "
@@ -68,10 +67,11 @@ def simulate(
         )
     (name,) = _check_names([workload or loads[0]], loads, "workload")
     shape = dataclasses.replace(
-        suite.shape_for(found, restart, nodes), node_failures_a_day=failures
+        fleet_policies.shape_for(found, restart, nodes), node_failures_a_day=failures
     )
     outcomes = {
-        policy: runs[0] for policy, runs in suite.fleet(found, shape, [name], names).items()
+        policy: runs[0]
+        for policy, runs in fleet_policies.fleet(found, shape, [name], names).items()
     }
     rows = tuple(_row(policy, outcome) for policy, outcome in outcomes.items())
     table = Table(*COLUMNS)

@@ -23,37 +23,6 @@ Hosts = tuple[tuple[int, int], ...]
 """(node, replicas there)."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NodePlacer:
-    """Nodes that are alike."""
-
-    nodes: int
-    per_node: int
-
-    def assign(
-        self, sizes: Mapping[str, int], before: Mapping[str, Hosts], *, packs: bool
-    ) -> dict[str, Hosts]:
-        """Return places of all jobs, in the order of the sizes; a job of size 0 has none.
-
-        ``packs`` places large jobs first, on whole nodes, small ones where least is left over; else
-        all go on from the node with most room.
-        """
-        places = {
-            name: before[name]
-            for name, size in sizes.items()
-            if size and sum(count for _, count in before.get(name, ())) == size
-        }
-        free = dict.fromkeys(range(self.nodes), self.per_node)
-        for hosts in places.values():
-            for node, count in hosts:
-                free[node] -= count
-        left = [name for name, size in sizes.items() if size and name not in places]
-        left.sort(key=lambda name: -sizes[name] if packs else sizes[name])
-        for name in left:
-            places[name] = _take_nodes(free, sizes[name], packs=packs)
-        return places
-
-
 def _take_nodes(free: dict[int, int], size: int, *, packs: bool) -> Hosts:
     """Take room for one job."""
     taken: dict[int, int] = {}
@@ -89,6 +58,29 @@ class ClusterShape:
         """Replicas that fit."""
         return self.nodes * self.per_node
 
+    def assign(
+        self, sizes: Mapping[str, int], before: Mapping[str, Hosts], *, packs: bool
+    ) -> dict[str, Hosts]:
+        """Return places of all jobs, in the order of the sizes; a job of size 0 has none.
+
+        ``packs`` places large jobs first, on whole nodes, small ones where least is left over; else
+        all go on from the node with most room.
+        """
+        places = {
+            name: before[name]
+            for name, size in sizes.items()
+            if size and sum(count for _, count in before.get(name, ())) == size
+        }
+        free = dict.fromkeys(range(self.nodes), self.per_node)
+        for hosts in places.values():
+            for node, count in hosts:
+                free[node] -= count
+        left = [name for name, size in sizes.items() if size and name not in places]
+        left.sort(key=lambda name: -sizes[name] if packs else sizes[name])
+        for name in left:
+            places[name] = _take_nodes(free, sizes[name], packs=packs)
+        return places
+
 
 @dataclasses.dataclass(slots=True)
 class FleetJob:
@@ -97,8 +89,7 @@ class FleetJob:
     arrival: Arrival
     table: StepTable
     steps_left: float
-    hosts: tuple[tuple[int, int], ...] = ()
-    """(node, replicas there)."""
+    hosts: Hosts = ()
     restart_left: float = 0.0
     """Seconds of a restart that are still to come."""
     restarts: int = -1
@@ -188,7 +179,6 @@ def run_fleet(
 ) -> FleetOutcome:
     """Run a workload, in the order of time, to the end of its last job."""
     jobs = [_job(arrival, traces) for arrival in arrivals]
-    placing = NodePlacer(shape.nodes, shape.per_node)
     chance = np.random.default_rng(shape.seed)
     in_use: list[tuple[float, float, int]] = []
     now = 0.0
@@ -203,7 +193,7 @@ def run_fleet(
             now = max(now, following // shape.interval_seconds * shape.interval_seconds)
             continue
         _fail(active, chance, shape)
-        _reallocate(active, policy, placing, now, shape)
+        _reallocate(active, policy, now, shape)
         _count(in_use, now, shape.interval_seconds, sum(job.replicas for job in active))
     return _outcome(jobs, in_use)
 
@@ -241,15 +231,11 @@ def _fail(jobs: Sequence[FleetJob], chance: np.random.Generator, shape: ClusterS
 
 
 def _reallocate(
-    jobs: Sequence[FleetJob],
-    policy: FleetPolicy,
-    placing: NodePlacer,
-    now: float,
-    shape: ClusterShape,
+    jobs: Sequence[FleetJob], policy: FleetPolicy, now: float, shape: ClusterShape
 ) -> None:
     sizes = policy.allocate(jobs, now)
     before = {job.name: job.hosts for job in jobs}
-    places = placing.assign(sizes, before, packs=policy.packs)
+    places = shape.assign(sizes, before, packs=policy.packs)
     for job in jobs:
         hosts = places.get(job.name, ())
         if hosts == job.hosts:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Policies for a cluster: ours, and those that it is compared with.
+"""Policies for a cluster, ours and those that it is compared with, and runs under them.
 
 Ours is the controller's decision, job by job (``controlled``); the oracle shares the cluster among
 all jobs each interval by what they are truly worth. Optimus and Pollux are given the true tables
@@ -14,11 +14,18 @@ import collections
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rover_kf.scaling.fair_sharing import Claim, allocate
-from rover_kf.simulation.cluster_simulation import ClusterShape, FleetJob, FleetPolicy
+from rover_kf.simulation.cluster_simulation import (
+    ClusterShape,
+    FleetJob,
+    FleetOutcome,
+    FleetPolicy,
+    run_fleet,
+)
 from rover_kf.simulation.controller_policy import ControllerPolicy
+from rover_kf.simulation.traces import Traces
 
 PACE = 300.0
 """Seconds between two looks at a job that may grow."""
@@ -67,12 +74,9 @@ class GrowingFleetPolicy(StaticFleetPolicy):
             looked = self._last_growth.setdefault(job.name, now)
             if job.replicas and now - looked >= PACE:
                 self._last_growth[job.name] = now
-                fits = [
-                    k
-                    for k in job.allowed_sizes(self._shape.capacity)
-                    if k <= self.desired_replicas(job)
-                ]
-                size = max((k for k in fits if k - job.replicas <= free), default=job.replicas)
+                most = min(self.desired_replicas(job), job.replicas + free)
+                fits = (k for k in job.allowed_sizes(self._shape.capacity) if k <= most)
+                size = max(fits, default=job.replicas)
                 if size > job.replicas:
                     free -= size - job.replicas
                     sizes[job.name] = size
@@ -202,11 +206,8 @@ class PolluxFleetPolicy(ShapedFleetPolicy):
         delay, age = self._shape.restart_seconds, now - job.arrival.arrived_at
         discount = max(age - max(job.restarts, 0) * delay, 0.0) / (age + delay)
         reach = max(2 * job.replicas, 1)
-        rates = {
-            k: 1.0 / job.packed_seconds(k)
-            for k in job.allowed_sizes(self._shape.capacity)
-            if k <= reach
-        }
+        sizes = (k for k in job.allowed_sizes(self._shape.capacity) if k <= reach)
+        rates = {k: 1.0 / job.packed_seconds(k) for k in sizes}
         return _SpeedupClaim(job.name, rates, job.steps_left, job.replicas, discount=discount)
 
 
@@ -242,3 +243,30 @@ FLEET_POLICIES: dict[str, Callable[[ClusterShape], FleetPolicy]] = {
     "oracle": OracleFleetPolicy,
 }
 """By the names that results go by."""
+
+
+def shape_for(traces: Traces, restart_seconds: float = 30.0, nodes: int = 16) -> ClusterShape:
+    """A cluster of nodes as the tables' hardware has them."""
+    per_node = max(table.per_host for table in traces.tables.values())
+    return ClusterShape(nodes=nodes, per_node=per_node, restart_seconds=restart_seconds)
+
+
+def runnable(traces: Traces) -> list[str]:
+    """Workloads all of whose models have tables and work."""
+    return [
+        name
+        for name, arrivals in traces.workloads.items()
+        if arrivals and all(a.model in traces.tables and a.model in traces.work for a in arrivals)
+    ]
+
+
+def fleet(
+    traces: Traces, shape: ClusterShape, workloads: Sequence[str], policies: Iterable[str]
+) -> dict[str, list[FleetOutcome]]:
+    """Run workloads, by name, under some of FLEET_POLICIES."""
+
+    def run(policy: str) -> list[FleetOutcome]:
+        loads = (traces.workloads[name] for name in workloads)
+        return [run_fleet(load, traces, FLEET_POLICIES[policy](shape), shape) for load in loads]
+
+    return {policy: run(policy) for policy in policies}

@@ -138,4 +138,3 @@ def _window(
 
 
 PolicyFactory = Callable[[JobScenario], JobPolicy]
-"""A policy for a case."""

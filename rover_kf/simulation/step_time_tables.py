@@ -63,20 +63,6 @@ class StepTable:
                 self._by_size.setdefault((row.hosts, row.ranks), []).append(row)
         self._cache: dict[tuple[tuple[int, ...], float], tuple[float, float]] = {}
 
-    def scaled(self, compute: float, exchange: float) -> StepTable:
-        """Return the table of other hardware: times the computing, and times the exchange."""
-        return StepTable(
-            self.name,
-            (
-                dataclasses.replace(
-                    row,
-                    seconds=max(row.seconds - row.sync, 0.0) * compute + row.sync * exchange,
-                    sync=row.sync * exchange,
-                )
-                for row in self.rows
-            ),
-        )
-
     @functools.cached_property
     def batches(self) -> tuple[float, float]:
         """Smallest and largest batch of a rank that most placements were measured with."""
@@ -111,17 +97,6 @@ class StepTable:
         pairs = self.sizes.items()
         return tuple(k for k, (low, high) in pairs if low <= global_batch / k <= high)
 
-    def global_batches(self, count: int) -> tuple[int, ...]:
-        """Batches from what four ranks can hardly split to what a quarter of all can just hold.
-
-        None if no size was measured packed.
-        """
-        if not self.sizes:
-            return ()
-        largest = max(self.sizes)
-        low, high = 4 * self.batches[0], largest * self.sizes[largest][1] / 4
-        return tuple(round(float(batch)) for batch in np.geomspace(low, max(low, high), count))
-
     def largest_batch(self, placement: Sequence[int]) -> float:
         """Largest batch of a rank that was measured there; the usual one if none was."""
         rows = self._rows(tuple(placement))
@@ -130,13 +105,12 @@ class StepTable:
     def times(self, placement: Sequence[int], batch: float) -> tuple[float, float]:
         """Seconds of a step, and of it for the exchange, at the placement and samples a rank."""
         place = smallest_rotation(tuple(count for count in placement if count))
-        key = (place, batch)
-        if key not in self._cache:
+        found = self._cache.get((place, batch))
+        if found is None:
             rows = self._rows(place)
-            self._cache[key] = (
-                _along_batch(rows, batch) if rows else self._interpolate(place, batch)
-            )
-        return self._cache[key]
+            found = _along_batch(rows, batch) if rows else self._interpolate(place, batch)
+            self._cache[place, batch] = found
+        return found
 
     def step_seconds(self, ranks: int, global_batch: float) -> float:
         """Seconds of a step of a batch that is split over packed ranks."""

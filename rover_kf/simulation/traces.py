@@ -144,16 +144,12 @@ def _work(folder: pathlib.Path) -> TrainingWork | None:
 
 
 def _arrivals(path: pathlib.Path) -> tuple[Arrival, ...]:
-    return tuple(
-        Arrival(
-            row["name"],
-            float(row["time"]),
-            row["application"],
-            int(row["num_replicas"]),
-            int(row["batch_size"]),
-        )
-        for row in _lines(path)
-    )
+    found = []
+    for row in _lines(path):
+        replicas, batch = int(row["num_replicas"]), int(row["batch_size"])
+        at, model = float(row["time"]), row["application"]
+        found.append(Arrival(row["name"], at, model, replicas, batch))
+    return tuple(found)
 
 
 def _lines(path: pathlib.Path) -> list[dict[str, str]]:

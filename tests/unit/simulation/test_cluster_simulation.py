@@ -8,8 +8,9 @@ import dataclasses
 
 import pytest
 
-from rover_kf.simulation import suite, traces
-from rover_kf.simulation.cluster_simulation import ClusterShape, NodePlacer, run_fleet
+from benchmarks.scaling_bench import comparison
+from rover_kf.simulation import fleet_policies, traces
+from rover_kf.simulation.cluster_simulation import ClusterShape, run_fleet
 from rover_kf.simulation.fleet_policies import FLEET_POLICIES
 from tests.support.simulated import step_tables
 
@@ -60,7 +61,7 @@ def test_ours_shrinks_the_long_job_instead(found):
 def test_every_policy_ends_every_job_within_the_capacity(found, policy):
     """All jobs end, none before its work can be done, and no replica-second is made up."""
     shape = dataclasses.replace(NODE, nodes=2)
-    (outcome,) = suite.fleet(found, shape, ["workload-2"], [policy])[policy]
+    (outcome,) = fleet_policies.fleet(found, shape, ["workload-2"], [policy])[policy]
     assert len(outcome.completion_seconds) == 24
     for name, took in outcome.completion_seconds.items():
         steps = 40000 if name.startswith("long") else 1000
@@ -72,8 +73,8 @@ def test_every_policy_ends_every_job_within_the_capacity(found, policy):
 def test_ours_ends_jobs_sooner_than_rigid_ones(found):
     """Learned throughput and shared room, against users' sizes in two queues; by any draw."""
     shape = dataclasses.replace(NODE, nodes=2)
-    runs = suite.fleet(found, shape, ["workload-2"], ["rover", "tiresias"])
-    mean, low, high = suite.saving_interval(runs["rover"][0], runs["tiresias"][0])
+    runs = fleet_policies.fleet(found, shape, ["workload-2"], ["rover", "tiresias"])
+    mean, low, high = comparison.saving_interval(runs["rover"][0], runs["tiresias"][0])
     print(round(low), round(mean), round(high))
     assert mean > 0
     assert low < mean < high
@@ -124,7 +125,7 @@ def test_failures_cost_work_and_restarts(found):
 
 def test_places_are_kept_and_packed():
     """Who keeps its number keeps its place; whole nodes go to the large, gaps to the small."""
-    placing = NodePlacer(nodes=3, per_node=4)
+    placing = ClusterShape(nodes=3, per_node=4)
     first = placing.assign({"small": 1, "large": 8, "mid": 3}, {}, packs=True)
     assert sorted(count for _, count in first["large"]) == [4, 4]
     assert first["small"][0][0] == first["mid"][0][0]

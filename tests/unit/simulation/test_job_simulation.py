@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.scaling_bench import comparison
 from rover_kf.scaling import decide as production
-from rover_kf.simulation import policies, suite
+from rover_kf.simulation import policies
 from rover_kf.simulation.job_simulation import JobScenario, run
 from rover_kf.simulation.policies import POLICIES
 from tests.support.simulated import step_tables
@@ -54,8 +55,8 @@ def test_a_change_costs_a_restart_at_the_new_size():
 def test_ours_is_ahead_of_each_that_guesses_or_watches_utilisation():
     """On jobs of two networks, fast and slow: nearer to the oracle on average than any other."""
     tables = [step_tables.table("fast"), step_tables.table("slow", network=0.3, speed=2.0)]
-    jobs = suite.cases(tables, 30.0, (2.0,))
-    found = {name: suite.single_jobs(name, jobs) for name in POLICIES if name != "pollux"}
+    jobs = comparison.cases(tables, 30.0, (2.0,))
+    found = {name: comparison.single_jobs(name, jobs) for name in POLICIES if name != "pollux"}
     print({name: round(summary.mean, 3) for name, summary in found.items()}, len(jobs), "jobs")
     assert len(jobs) >= 16
     assert found["oracle"].mean == pytest.approx(1.0)

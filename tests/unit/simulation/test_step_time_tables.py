@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from rover_kf.simulation import extrapolation, traces
+from benchmarks.scaling_bench import comparison, extrapolation
+from rover_kf.simulation import traces
 from rover_kf.simulation.step_time_tables import NoTables, StepTable, StepTimeRow
 from tests.support.simulated import step_tables
 
@@ -47,7 +48,7 @@ def test_other_hardware_has_other_times_for_each_part():
         StepTimeRow(1, 2, 8, 3.0, 1.0, (2,)),
         StepTimeRow(2, 4, 8, 1.0, 1.5),
     ]
-    found = StepTable("law", rows).scaled(0.5, 3.0).rows
+    found = comparison.on_other_hardware(StepTable("law", rows), 0.5, 3.0).rows
     assert [(row.seconds, row.sync) for row in found] == [(1.0, 0.0), (4.0, 3.0), (4.5, 4.5)]
     assert found[1].placement == (2,)
 
@@ -58,7 +59,7 @@ def test_sizes_follow_from_the_rows():
     assert (table.per_host, table.most_ranks, table.batches) == (4, 16, (8, 64))
     assert table.sizes_for(64) == (1, 2, 3, 4, 8)
     assert table.sizes_for(256) == (4, 8, 12, 16)
-    assert table.global_batches(3) == (32, 91, 256)
+    assert comparison.global_batches(table, 3) == (32, 91, 256)
 
 
 def test_folders_of_any_models_are_read(tmp_path):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs and clusters on which policies are compared, out of any folder of tables."""
+"""Jobs alone under each policy, out of any folder of tables, and what ours saves on a cluster."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rover_kf.simulation.cluster_simulation import ClusterShape, FleetOutcome, run_fleet
-from rover_kf.simulation.fleet_policies import FLEET_POLICIES
+from rover_kf.simulation.cluster_simulation import FleetOutcome
 from rover_kf.simulation.job_simulation import JobOutcome, JobScenario, run
 from rover_kf.simulation.policies import POLICIES
 from rover_kf.simulation.step_time_tables import StepTable
-from rover_kf.simulation.traces import Traces
 
 BATCHES = 5
 """Global batches of each model."""
@@ -46,6 +44,31 @@ class Summary:
         )
 
 
+def on_other_hardware(table: StepTable, compute: float, exchange: float) -> StepTable:
+    """Return the table with other times for computing and for the exchange of gradients."""
+    rows = (
+        dataclasses.replace(
+            row,
+            seconds=max(row.seconds - row.sync, 0.0) * compute + row.sync * exchange,
+            sync=row.sync * exchange,
+        )
+        for row in table.rows
+    )
+    return StepTable(table.name, rows)
+
+
+def global_batches(table: StepTable, count: int) -> tuple[int, ...]:
+    """Batches from what four ranks can hardly split to what a quarter of all can just hold.
+
+    None if no size was measured packed.
+    """
+    if not table.sizes:
+        return ()
+    largest = max(table.sizes)
+    low, high = 4 * table.batches[0], largest * table.sizes[largest][1] / 4
+    return tuple(round(float(batch)) for batch in np.geomspace(low, max(low, high), count))
+
+
 def cases(
     tables: Iterable[StepTable], restart_seconds: float, hours: Sequence[float]
 ) -> list[JobScenario]:
@@ -53,7 +76,7 @@ def cases(
     found = [
         JobScenario(table, float(batch), value, length, restart_seconds)
         for table in tables
-        for batch in table.global_batches(BATCHES)
+        for batch in global_batches(table, BATCHES)
         for value in VALUES_OF_TIME
         for length in hours
     ]
@@ -64,34 +87,6 @@ def single_jobs(policy: str, jobs: Sequence[JobScenario], seed: int = 0) -> Summ
     """Run each case alone under one of POLICIES; each has its own noise after the seed."""
     maker = POLICIES[policy]
     return Summary.from_outcomes([run(case, maker(case), seed + i) for i, case in enumerate(jobs)])
-
-
-def shape_for(traces: Traces, restart_seconds: float = 30.0, nodes: int = 16) -> ClusterShape:
-    """A cluster of nodes as the tables' hardware has them."""
-    per_node = max(table.per_host for table in traces.tables.values())
-    return ClusterShape(nodes=nodes, per_node=per_node, restart_seconds=restart_seconds)
-
-
-def runnable(traces: Traces) -> list[str]:
-    """Workloads all of whose models have tables and work."""
-    return [
-        name
-        for name, arrivals in traces.workloads.items()
-        if arrivals and all(a.model in traces.tables and a.model in traces.work for a in arrivals)
-    ]
-
-
-def fleet(
-    traces: Traces, shape: ClusterShape, workloads: Sequence[str], policies: Iterable[str]
-) -> dict[str, list[FleetOutcome]]:
-    """Run workloads, by name, under some of FLEET_POLICIES."""
-    return {
-        policy: [
-            run_fleet(traces.workloads[name], traces, FLEET_POLICIES[policy](shape), shape)
-            for name in workloads
-        ]
-        for policy in policies
-    }
 
 
 def saving_interval(
