@@ -168,7 +168,7 @@ def _recommended(script: Script, past: list[RunRecord], now: float, draw: random
 
 def _dry(peak: float) -> Profile:
     footprint = MemoryFootprint(anonymous=int(0.95 * peak), files=int(0.05 * peak))
-    trial = Trial(32, 1.0, 0.0, 1.0, footprint)
+    trial = Trial(32, 1.0, 0.0, 1.0, footprint=footprint)
     return Profile(10.0, True, int(peak), 10.0, trials=(trial,), footprint=footprint)  # noqa: FBT003 - as above
 
 

@@ -59,26 +59,32 @@ class ModelState:
 
 
 @dataclasses.dataclass(frozen=True)
-class DryRunResult:
-    """What the steps showed; zeros where nothing was seen."""
+class TimedSteps:
+    """What steps of one process showed at one batch; zeros where nothing was seen."""
 
-    steps: int = 0
-    """Optimizer steps that were made."""
+    batch: int = 0
+    """Samples a step."""
     step_seconds: float = 0.0
     """Median over the timed ones."""
     wait_seconds: float = 0.0
     """Of it, waited for data loaders (mean)."""
     cores: float = 0.0
     """Kept busy by the process and its loaders' workers while steps were timed."""
-    batch: int = 0
-    """Samples a step."""
-    loader_workers: int = 0
-    state: ModelState = dataclasses.field(default_factory=ModelState)
     forward_peak: int = 0
     """Bytes of parameters, gradients, optimizer state, batch and activations at the worst of
     forward and backward, as an accelerator would hold them; 0: not measured."""
     update_peak: int = 0
     """The same of the optimizer's step, when activations are gone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DryRunResult(TimedSteps):
+    """What the steps showed, and of what model."""
+
+    steps: int = 0
+    """Optimizer steps that were made."""
+    loader_workers: int = 0
+    state: ModelState = dataclasses.field(default_factory=ModelState)
     error: str = ""
     """Why the script ended before its steps were made; empty: it did not."""
 

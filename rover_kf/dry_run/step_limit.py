@@ -75,13 +75,12 @@ class LoaderRecorder:
 
     def _resize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments with the batch changed, in place where it is named."""
-        stated = (
-            args[_BATCH_POSITION] if len(args) > _BATCH_POSITION else kwargs.get("batch_size", 1)
-        )
+        placed = len(args) > _BATCH_POSITION
+        stated = args[_BATCH_POSITION] if placed else kwargs.get("batch_size", 1)
         if stated is None or kwargs.get("batch_sampler") is not None:
             return args
         batch = self.batch = max(1, round(stated * self._factor))
-        if len(args) > _BATCH_POSITION:
+        if placed:
             return (*args[:_BATCH_POSITION], batch, *args[_BATCH_POSITION + 1 :])
         kwargs["batch_size"] = batch
         return args

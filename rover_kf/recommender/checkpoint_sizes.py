@@ -15,8 +15,7 @@ from rover_kf.recommender.size_evidence import (
     SLOTS,
     SimilarRun,
     SizeEvidence,
-    from_samples,
-    from_single,
+    quantify,
     round_up_mib,
     shard_count,
 )
@@ -37,18 +36,19 @@ def recommend_arena(evidence: SizeEvidence) -> Quantity:
         why = f"{slots} slots of {size} for each of {ranks} processes, and 10 %"
         low = largest * slots * ranks
         if sizes:
-            return from_samples("arena", target, (low, target * 1.25), sizes, why)
-        return from_single("arena", target, (low, target * 1.5), "profile", why)
+            bounds = (low, target * 1.25)
+            return quantify("arena", target, bounds, "history", why, samples=sizes)
+        return quantify("arena", target, (low, target * 1.5), "profile", why)
     if evidence.job.arena_bytes:
         stated = evidence.job.arena_bytes
-        return from_single("arena", stated, (stated, stated), "manifest", "the annotation says so")
+        return quantify("arena", stated, (stated, stated), "manifest", "the annotation says so")
     given = evidence.job.requested.get("memory")
     if given:
         half = round_up_mib(given / 2)
         why = "half of the trainer's memory, until a run has shown the size of its snapshots"
-        return from_single("arena", half, (half / 8, half * 2), "formula", why)
+        return quantify("arena", half, (half / 8, half * 2), "formula", why)
     why = "nothing is known of the state's size; the first checkpoint will tell"
-    return from_single("arena", DEFAULT, (DEFAULT / 8, DEFAULT * 4), "default", why)
+    return quantify("arena", DEFAULT, (DEFAULT / 8, DEFAULT * 4), "default", why)
 
 
 def recommend_replica_arena(evidence: SizeEvidence, arena: Quantity) -> Quantity:
@@ -60,16 +60,16 @@ def recommend_replica_arena(evidence: SizeEvidence, arena: Quantity) -> Quantity
             "process, beside the arena's two, where state is sharded (FSDP, tensor parallel)"
         )
         most = arena.target / SLOTS
-        return from_single("replica", 0.0, (0.0, most), "default", why)
+        return quantify("replica", 0.0, (0.0, most), "default", why)
     if layout.record.replicated:
         why = "a run alike held all of its state in every rank: nothing is copied to other pods"
-        return from_single("replica", 0.0, (0.0, 0.0), "history", why, samples=layout.weight)
+        return quantify("replica", 0.0, (0.0, 0.0), "history", why, samples=layout.weight)
     target, low, high = (n / slots for n in (arena.target, arena.lower, arena.upper))
     why = (
         f"one of the arena's {slots} slots for each process holds a rank of another pod: a run "
         "alike had sharded state, which is lost with its pod otherwise"
     )
-    return from_single("replica", target, (low, high), "history", why, samples=layout.weight)
+    return quantify("replica", target, (low, high), "history", why, samples=layout.weight)
 
 
 PRIOR_FAILURE_SECONDS = 86400.0
@@ -98,7 +98,7 @@ def recommend_interval(evidence: SizeEvidence) -> Quantity:
     why = "the annotation says so; the cost of a save was not measured yet"
     if not facts.states_every:
         why = "the default, until a run has shown what a save costs"
-    return from_single("checkpoint_every", every, (max(1.0, every / 5), every * 5), basis, why)
+    return quantify("checkpoint_every", every, (max(1.0, every / 5), every * 5), basis, why)
 
 
 def required_bandwidth(evidence: SizeEvidence) -> Quantity | None:
@@ -117,12 +117,8 @@ def required_bandwidth(evidence: SizeEvidence) -> Quantity | None:
         "a quarter more so that a slow one does not delay the next"
     )
     bounds = (need, 2 * BANDWIDTH_MARGIN * need)
-    if sizes:
-        target = BANDWIDTH_MARGIN * need
-        return from_samples("storage_bandwidth", target, bounds, sizes, why, basis="formula")
-    return from_single(
-        "storage_bandwidth", BANDWIDTH_MARGIN * need, bounds, "formula", why, samples=1.0
-    )
+    target = BANDWIDTH_MARGIN * need
+    return quantify("storage_bandwidth", target, bounds, "formula", why, samples=sizes or 1.0)
 
 
 def measured_bandwidth(evidence: SizeEvidence) -> Quantity | None:
@@ -135,19 +131,10 @@ def measured_bandwidth(evidence: SizeEvidence) -> Quantity | None:
         return None
     same = [item.record for item in everyone if item.record.storage == storage]
     newest = max((record.updated_at for record in same), default=0.0)
-    found = size_evidence.weighted_samples(
-        [
-            SimilarRun(record, size_evidence.freshness(newest - record.updated_at))
-            for record in same
-        ],
-        lambda run: run.storage_rate,
-    )
-    where = "this storage"
+    aged = [SimilarRun(run, size_evidence.freshness(newest - run.updated_at)) for run in same]
+    found, where = size_evidence.weighted_samples(aged, _storage_rate), "this storage"
     if not found:
-        found, where = (
-            size_evidence.weighted_samples(evidence.runs, lambda run: run.storage_rate),
-            "runs alike",
-        )
+        found, where = size_evidence.weighted_samples(evidence.runs, _storage_rate), "runs alike"
     if not found:
         return None
     target = size_evidence.quantile(found, 0.5)
@@ -155,7 +142,12 @@ def measured_bandwidth(evidence: SizeEvidence) -> Quantity | None:
         f"measured of {where} in {len(found)} run(s), of the slowest pod; how long a pod may take "
         "to end goes by it"
     )
-    return from_samples("storage_rate", target, size_evidence.interval(found, target), found, why)
+    bounds = size_evidence.interval(found, target)
+    return quantify("storage_rate", target, bounds, "history", why, samples=found)
+
+
+def _storage_rate(run: RunRecord) -> float:
+    return run.storage_rate
 
 
 def step_seconds(run: RunRecord) -> float | None:
@@ -180,6 +172,4 @@ def _daly(
         f"least is lost with a save every {seconds:.1f} s, at {step:.3f} s a step"
     )
     bounds = (max(1.0, target / 2), target * 2)
-    if samples:
-        return from_samples("checkpoint_every", target, bounds, samples, why, basis="formula")
-    return from_single("checkpoint_every", target, bounds, "formula", why, samples=1.0)
+    return quantify("checkpoint_every", target, bounds, "formula", why, samples=samples or 1.0)

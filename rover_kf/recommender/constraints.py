@@ -72,22 +72,16 @@ def apply_bounds(
     quantity: Quantity, maximum: float | None, minimum: float | None = None
 ) -> Quantity:
     """The quantity, cut or raised to what may be had, and saying so."""
-    if (
-        minimum is not None
-        and quantity.target < minimum
-        and (maximum is None or minimum <= maximum)
-    ):
-        why = (
-            f"{quantity.why}; raised from {quantity.target:g} to the {minimum:g} that is asked for"
-        )
+    most = math.inf if maximum is None else maximum
+    if minimum is not None and quantity.target < minimum <= most:
+        had = quantity.target
+        why = f"{quantity.why}; raised from {had:g} to the {minimum:g} that is asked for"
         high = max(quantity.upper, minimum)
         quantity = dataclasses.replace(quantity, target=minimum, lower=minimum, upper=high, why=why)
     if maximum is None:
         return quantity
     if quantity.target <= maximum:
-        return dataclasses.replace(
-            quantity, upper=min(quantity.upper, max(maximum, quantity.target))
-        )
+        return dataclasses.replace(quantity, upper=min(quantity.upper, maximum))
     return dataclasses.replace(
         quantity,
         target=maximum,

@@ -19,8 +19,7 @@ from rover_kf.recommender.size_evidence import (
     MIB,
     SizeEvidence,
     fit_line,
-    from_samples,
-    from_single,
+    quantify,
     round_up_mib,
 )
 
@@ -47,20 +46,22 @@ def recommend_memory(evidence: SizeEvidence) -> Quantity:
     if raised and not peaks:
         target = max(sample.value for sample in raised)
         why = f"a run alike was killed with less and went on with {target / MIB:.0f} MiB"
-        return from_samples("memory", target, (target / 2, target * 1.25), raised, why)
+        return quantify(
+            "memory", target, (target / 2, target * 1.25), "history", why, samples=raised
+        )
     if peaks:
         worst = max(sample.value for sample in peaks)
         target = round_up_mib(worst + max(0.2 * worst, 2 * size_evidence.spread(peaks)))
         target = max([target, *(sample.value for sample in raised)])
         why = f"the worst of {len(peaks)} runs alike needed {worst / MIB:.0f} MiB, and a margin"
-        return from_samples("memory", target, (worst, target * 1.25), peaks, why)
+        return quantify("memory", target, (worst, target * 1.25), "history", why, samples=peaks)
     if (found := predict_memory(evidence)) is not None:
         return found
     if evidence.profile is not None and evidence.profile.peak_memory:
         peak = evidence.profile.peak_memory
         why = f"a short run of the command took {peak / MIB:.0f} MiB at its peak, and a margin"
         target = round_up_mib(peak * PROFILE_MARGIN)
-        return from_single("memory", target, (peak, target * 1.6), "profile", why)
+        return quantify("memory", target, (peak, target * 1.6), "profile", why)
     return _from_manifest(evidence)
 
 
@@ -87,7 +88,7 @@ def predict_memory(evidence: SizeEvidence, batch: int | None = None) -> Quantity
     )
     target = round_up_mib(DRY_MARGIN * total)
     bounds = (DRY_LOWER * total, DRY_UPPER * total)
-    return from_single("memory", target, bounds, "profile", why, samples=float(len(real)))
+    return quantify("memory", target, bounds, "profile", why, samples=float(len(real)))
 
 
 def _from_manifest(evidence: SizeEvidence) -> Quantity:
@@ -101,10 +102,10 @@ def _from_manifest(evidence: SizeEvidence) -> Quantity:
         if asked:
             why = f"the manifest asks for it and {len(asked)} runs alike succeeded with it"
         bounds = (0.5 * stated, 1.5 * stated)
-        return from_single("memory", stated, bounds, "manifest", why, samples=count)
+        return quantify("memory", stated, bounds, "manifest", why, samples=count)
     why = "nothing is known of the job: state a request or make a dry run"
     bounds = (DEFAULT_MEMORY / 4, DEFAULT_MEMORY * 4)
-    return from_single("memory", DEFAULT_MEMORY, bounds, "default", why)
+    return quantify("memory", DEFAULT_MEMORY, bounds, "default", why)
 
 
 def needed_memory(run: RunRecord) -> float | None:
@@ -127,9 +128,9 @@ def recommend_cpu(evidence: SizeEvidence) -> Quantity:
     )
     if used:
         target = round(max(MIN_CORES, CORES_MARGIN * size_evidence.quantile(used, 0.9)), 2)
-        low, high = size_evidence.interval(used, target)
+        bounds = size_evidence.interval(used, target)
         why = f"nine in ten of {len(used)} runs alike used at most that, less 15 %"
-        return from_samples("cpu", target, (low, high), used, why)
+        return quantify("cpu", target, bounds, "history", why, samples=used)
     trial, profile = evidence.full_batch_trial(), evidence.profile
     if trial is not None and profile is not None:
         ranks = evidence.job.signature.processes_per_node
@@ -138,13 +139,13 @@ def recommend_cpu(evidence: SizeEvidence) -> Quantity:
         cores = profile.cores
         target = round(max(MIN_CORES, cores * CORES_MARGIN), 2)
         why = f"a short run of the command kept {cores:.2f} cores busy"
-        return from_single("cpu", target, (0.75 * target, 1.5 * target), "profile", why)
+        return quantify("cpu", target, (0.75 * target, 1.5 * target), "profile", why)
     stated = evidence.job.requested.get("cpu")
     if stated:
         why = "the manifest asks for it; use was not measured"
-        return from_single("cpu", stated, (0.5 * stated, 1.5 * stated), "manifest", why)
+        return quantify("cpu", stated, (0.5 * stated, 1.5 * stated), "manifest", why)
     why = "nothing is known of the job: state a request or make a dry run"
-    return from_single("cpu", DEFAULT_CORES, (0.5, 4.0), "default", why)
+    return quantify("cpu", DEFAULT_CORES, (0.5, 4.0), "default", why)
 
 
 def recommend_processes(evidence: SizeEvidence) -> Quantity:
@@ -154,9 +155,9 @@ def recommend_processes(evidence: SizeEvidence) -> Quantity:
     if accelerators and accelerators != stated:
         why = f"one for each of {accelerators:g} accelerators; the manifest has {stated:g}"
         low, high = min(stated, accelerators), max(stated, accelerators)
-        return from_single("processes", accelerators, (low, high), "formula", why)
+        return quantify("processes", accelerators, (low, high), "formula", why)
     why = "one for each accelerator" if accelerators else "as the manifest says (nprocPerNode)"
-    return from_single("processes", stated, (stated, stated), "manifest", why)
+    return quantify("processes", stated, (stated, stated), "manifest", why)
 
 
 def _from_dry_run(trial: Trial, loader_workers: int, ranks: int) -> Quantity:
@@ -171,4 +172,4 @@ def _from_dry_run(trial: Trial, loader_workers: int, ranks: int) -> Quantity:
     if waits > STARVED:
         high = 2 * target
         why += f"; {waits:.0%} of a step waited for data: more loader workers, each with a core"
-    return from_single("cpu", target, (0.75 * target, high), "profile", why)
+    return quantify("cpu", target, (0.75 * target, high), "profile", why)

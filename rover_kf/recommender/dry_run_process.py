@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.dry_run import messages
-from rover_kf.dry_run.messages import DryRunRequest, DryRunResult
+from rover_kf.dry_run.messages import DryRunRequest, DryRunResult, TimedSteps
 from rover_kf.recommender.profile import MemoryFootprint, Profile, Trial, run_profile
 
 FACTORS = (1.0, 0.5)
@@ -36,7 +36,6 @@ class DryRunSpec:
     command: tuple[str, ...]
     """Of the trainer's container: python or torchrun, the script, its arguments."""
     folder: pathlib.Path
-    """Where it runs."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The container's variables, over this process's own."""
     steps: int = 6
@@ -47,7 +46,6 @@ class DryRunSpec:
     """Argument whose value is the batch, such as ``--batch-size``; without it DataLoaders are
     resized."""
     fake: bool = False
-    """Compute shapes only."""
     factors: tuple[float, ...] = FACTORS
     """Batches, of the script's own."""
 
@@ -130,19 +128,11 @@ def _free_memory() -> int:
 
 
 def _profile(done: list[tuple[Profile, DryRunResult, bool]], refusals: tuple[str, ...]) -> Profile:
-    trials = {
-        found.batch: Trial(
-            batch=found.batch,
-            step_seconds=found.step_seconds,
-            wait_seconds=found.wait_seconds,
-            cores=found.cores,
-            footprint=MemoryFootprint() if fake else spent.footprint,
-            forward_peak=found.forward_peak,
-            update_peak=found.update_peak,
-            faked=fake,
-        )
-        for spent, found, fake in reversed(done)
-    }
+    names, trials = [field.name for field in dataclasses.fields(TimedSteps)], dict[int, Trial]()
+    for spent, found, fake in reversed(done):
+        timed = {name: getattr(found, name) for name in names}
+        held = MemoryFootprint() if fake else spent.footprint
+        trials[found.batch] = Trial(**timed, footprint=held, faked=fake)
     # The first is of the script's own batch, unless that one failed.
     spent, found, fake = done[0]
     return dataclasses.replace(

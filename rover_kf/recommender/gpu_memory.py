@@ -22,7 +22,7 @@ from rover_kf.api.decisions import Quantity
 from rover_kf.dry_run.messages import ModelState
 from rover_kf.recommender import container_resources
 from rover_kf.recommender.profile import Trial
-from rover_kf.recommender.size_evidence import MIB, SizeEvidence, fit_line, from_single
+from rover_kf.recommender.size_evidence import MIB, SizeEvidence, fit_line, quantify
 
 DDP, ZERO1, ZERO2, FSDP = "ddp", "zero1", "zero2", "fsdp"
 STRATEGIES = (DDP, ZERO1, ZERO2, FSDP)
@@ -66,11 +66,8 @@ def state_from_parameters(parameters: float, *, trained: float | None = None) ->
 def state_bytes(state: ModelState, config: ParallelConfig, processes: int) -> float:
     """Return bytes of one process of the world, without activations."""
     weights = state.parameter_bytes + state.buffer_bytes
-    gradients, moments, layer = (
-        float(state.gradient_bytes),
-        float(state.optimizer_bytes),
-        2.0 * state.largest_layer_bytes,
-    )
+    gradients, moments = float(state.gradient_bytes), float(state.optimizer_bytes)
+    layer = 2.0 * state.largest_layer_bytes
     buckets = gradients if processes > 1 else 0.0
     if config.precision == BF16_GRADIENTS:
         buckets *= 1.5
@@ -106,9 +103,8 @@ def sent_bytes(state: ModelState, config: ParallelConfig, processes: int) -> flo
         return ring * (gathers + gradients / 2.0)
     if config.strategy == ZERO2:
         return ring * (gradients / 2.0 + state.parameter_bytes / 2.0)
-    return ring * gradients + (
-        ring * state.parameter_bytes / 2.0 if config.strategy == ZERO1 else 0.0
-    )
+    gathered = state.parameter_bytes / 2.0 if config.strategy == ZERO1 else 0.0
+    return ring * (gradients + gathered)
 
 
 DRY_MARGIN, FORMULA_MARGIN = 1.10, 1.25
@@ -170,7 +166,7 @@ def predict_memory(evidence: SizeEvidence) -> Quantity | None:
             "allocator and 10 %"
         )
         bounds = (0.9 * held, 1.5 * 0.9 * held)
-        return from_single("accelerator_memory", target, bounds, "profile", why)
+        return quantify("accelerator_memory", target, bounds, "profile", why)
     parameters = evidence.job.signature.parameters
     if not parameters:
         return None
@@ -184,7 +180,7 @@ def predict_memory(evidence: SizeEvidence) -> Quantity | None:
             "are trained (Adam, fp32); activations not known"
         )
     bounds = (held, 2.5 * held)
-    return from_single("accelerator_memory", FORMULA_MARGIN * held, bounds, "formula", why)
+    return quantify("accelerator_memory", FORMULA_MARGIN * held, bounds, "formula", why)
 
 
 def recommend_batch(
@@ -207,18 +203,16 @@ def recommend_batch(
     if most < own:
         target = float(max(1, most))
         why = f"the largest that fits beside the model; the script's own {own} does not"
-        return from_single("batch", target, (min(least, target), target), "profile", why)
+        return quantify("batch", target, (min(least, target), target), "profile", why)
     high = 4.0 * own if most == math.inf else min(float(most), 64.0 * own)
     why = f"the script's own, which fits; below {least:g} a step is mostly overhead"
-    return from_single("batch", float(own), (least, high), "profile", why)
+    return quantify("batch", float(own), (least, high), "profile", why)
 
 
 def _host_max_batch(evidence: SizeEvidence, limit: float) -> float:
     own = evidence.trials[-1].batch
-    here, half = (
-        container_resources.predict_memory(evidence, own),
-        container_resources.predict_memory(evidence, own // 2),
-    )
+    sizes = (own, own // 2)
+    here, half = (container_resources.predict_memory(evidence, size) for size in sizes)
     if here is None or half is None or here.target <= limit:
         return math.inf
     each = (here.target - half.target) / max(1, own - own // 2)

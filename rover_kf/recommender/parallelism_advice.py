@@ -23,7 +23,6 @@ from rover_kf.recommender.size_evidence import GIB, fit_line
 
 ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
 MAX_PROPOSALS = 3
-"""Proposals."""
 MAX_TIME_RATIO = 0.95
 """Of the present time, that a faster way has to stay below."""
 

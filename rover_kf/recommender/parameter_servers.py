@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord, ServerSetup
 from rover_kf.recommender import gpu_memory
-from rover_kf.recommender.size_evidence import FAIR, MIB, SizeEvidence, from_single
+from rover_kf.recommender.size_evidence import FAIR, MIB, SizeEvidence, quantify
 from rover_kf.scaling import ps_model
 from rover_kf.scaling.policy import AutoscalingPolicy
 from rover_kf.scaling.ps_model import PsModel
@@ -32,7 +32,6 @@ class SetupForecast:
     """What another setup is expected to bring."""
 
     description: str
-    """In words."""
     steps_per_second: float
     lower: float
     upper: float
@@ -62,17 +61,12 @@ def recommend_sizes(evidence: SizeEvidence, policy: AutoscalingPolicy) -> tuple[
 def forecast_setups(law: PsModel, now: ServerSetup) -> tuple[SetupForecast, ...]:
     """What one worker or server more, and twice the cores of each, would bring."""
     present = law.steps_per_second(now)
+    servers, workers = 2 * now.server_cores, 2 * now.worker_cores
     others = (
         (f"{now.workers + 1} workers", dataclasses.replace(now, workers=now.workers + 1)),
         (f"{now.servers + 1} PS", dataclasses.replace(now, servers=now.servers + 1)),
-        (
-            f"PS of {2 * now.server_cores:g} cores",
-            dataclasses.replace(now, server_cores=2 * now.server_cores),
-        ),
-        (
-            f"workers of {2 * now.worker_cores:g} cores",
-            dataclasses.replace(now, worker_cores=2 * now.worker_cores),
-        ),
+        (f"PS of {servers:g} cores", dataclasses.replace(now, server_cores=servers)),
+        (f"workers of {workers:g} cores", dataclasses.replace(now, worker_cores=workers)),
     )
     return tuple(
         SetupForecast(
@@ -102,16 +96,16 @@ def _choose(
     )
     count = float(len(law.rows))
 
-    def make_quantity(name: str, field: str) -> Quantity:
+    def fair_size(name: str, field: str) -> Quantity:
         values = [float(getattr(setup, field)) for setup in fair]
         target = float(getattr(best, field))
         bounds = (min(values), max(values))
-        return from_single(name, target, bounds, "history", why, samples=count)
+        return quantify(name, target, bounds, "history", why, samples=count)
 
     return (
-        make_quantity("replicas", "workers"),
-        make_quantity("servers", "servers"),
-        make_quantity("server_cpu", "server_cores"),
+        fair_size("replicas", "workers"),
+        fair_size("servers", "servers"),
+        fair_size("server_cpu", "server_cores"),
     )
 
 
@@ -139,9 +133,9 @@ def _from_manifest(now: ServerSetup) -> tuple[Quantity, ...]:
     why = "the manifest asks for it; runs of this command have had one setup of servers at most"
     servers, cores, workers = float(now.servers), now.server_cores, float(now.workers)
     return (
-        from_single("replicas", workers, (workers, workers), "manifest", why),
-        from_single("servers", servers, (1.0, 2.0 * servers), "manifest", why),
-        from_single("server_cpu", cores, (0.5 * cores, 2.0 * cores), "manifest", why),
+        quantify("replicas", workers, (workers, workers), "manifest", why),
+        quantify("servers", servers, (1.0, 2.0 * servers), "manifest", why),
+        quantify("server_cpu", cores, (0.5 * cores, 2.0 * cores), "manifest", why),
     )
 
 
@@ -158,4 +152,4 @@ def _memory(evidence: SizeEvidence, now: ServerSetup) -> Quantity | None:
         f"{RUNTIME / MIB:.0f} MiB of TensorFlow, with 25 %"
     )
     whole = held + RUNTIME
-    return from_single("server_memory", MARGIN * whole, (whole, 2.0 * whole), "formula", why)
+    return quantify("server_memory", MARGIN * whole, (whole, 2.0 * whole), "formula", why)

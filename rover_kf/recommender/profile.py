@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.dry_run.messages import ModelState
+from rover_kf.dry_run.messages import ModelState, TimedSteps
 from rover_kf.system import procfs
 
 
@@ -74,23 +74,11 @@ LATE_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(TimedSteps):
     """Steps of the script at one batch."""
 
-    batch: int
-    """Samples a step of one process."""
-    step_seconds: float
-    wait_seconds: float
-    """Of a step, waited for data loaders."""
-    cores: float
-    """Kept busy by one process and its loaders."""
-    footprint: MemoryFootprint
+    footprint: MemoryFootprint = dataclasses.field(default_factory=MemoryFootprint)
     """Of one process and its loaders, at its worst."""
-    forward_peak: int = 0
-    """Bytes of all tensors at the worst of forward and backward, as an accelerator would hold them;
-    0: not measured."""
-    update_peak: int = 0
-    """The same of the optimizer's step, when activations are gone."""
     faked: bool = False
     """Whether shapes were computed and no numbers: time and footprint say nothing."""
 
@@ -105,7 +93,6 @@ class Profile:
     """What a short run showed."""
 
     seconds: float
-    """How long it ran."""
     exited: bool
     """Whether the command ended by itself within that time."""
     peak_memory: int
@@ -119,7 +106,6 @@ class Profile:
     trials: tuple[Trial, ...] = ()
     """Of a dry run, by batch, ascending."""
     state: ModelState | None = None
-    """Of a dry run."""
     loader_workers: int = 0
     footprint: MemoryFootprint = dataclasses.field(default_factory=MemoryFootprint)
     """``peak_memory`` in its parts."""

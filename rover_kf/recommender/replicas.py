@@ -17,7 +17,7 @@ from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.recommender import communication_model
 from rover_kf.recommender.communication_model import CommunicationModel, StepObservation
-from rover_kf.recommender.size_evidence import FAIR, SizeEvidence, from_single
+from rover_kf.recommender.size_evidence import FAIR, SizeEvidence, quantify
 from rover_kf.scaling import throughput
 from rover_kf.scaling.policy import AutoscalingPolicy
 
@@ -67,18 +67,12 @@ def _observations(record: RunRecord) -> list[StepObservation]:
         return []
     alone = statistics.median(window.step_seconds for window in single)
     batch = statistics.median(window.global_batch for window in single)
-    return [
-        StepObservation(
-            window.step_seconds,
-            alone * (window.global_batch / window.world_size / batch if batch else 1.0),
-            window.world_size,
-            window.nodes,
-            size,
-            record.signature.command,
-        )
-        for window in seen
-        if window.world_size > 1
-    ]
+    found, command = [], record.signature.command
+    for window in (window for window in seen if window.world_size > 1):
+        ranks, step = window.world_size, window.step_seconds
+        share = alone * (window.global_batch / ranks / batch if batch else 1.0)
+        found.append(StepObservation(step, share, ranks, window.nodes, size, command))
+    return found
 
 
 def _cold_start_rate(evidence: SizeEvidence, learned: CommunicationModel) -> Callable[[int], float]:
@@ -88,11 +82,9 @@ def _cold_start_rate(evidence: SizeEvidence, learned: CommunicationModel) -> Cal
 
     def rate(size: int) -> float:
         world = _world(evidence, size)
+        nodes, sent = size + evidence.job.masters, state.gradient_bytes
         seconds = learned.step_seconds(
-            alone.step_seconds,
-            processes=world,
-            nodes=size + evidence.job.masters,
-            gradient_bytes=state.gradient_bytes,
+            alone.step_seconds, processes=world, nodes=nodes, gradient_bytes=sent
         )
         return world * max(1, alone.batch) / seconds
 
@@ -104,7 +96,7 @@ def _choose(costs: Mapping[int, float], explanation: str, basis: str, weight: fl
     fair = [size for size, cost in costs.items() if cost <= FAIR * costs[best]]
     why = f"{best} replicas are the cheapest for the time they take: {explanation}"
     bounds = (float(min(fair)), float(max(fair)))
-    return from_single("replicas", float(best), bounds, basis, why, samples=weight)
+    return quantify("replicas", float(best), bounds, basis, why, samples=weight)
 
 
 def _cheapest(costs: Mapping[int, float]) -> int:
@@ -131,7 +123,7 @@ def _from_manifest(evidence: SizeEvidence, policy: AutoscalingPolicy) -> Quantit
     nearest = min(policy.allowed(), key=lambda size: math.fabs(size - target), default=int(target))
     why = "the manifest asks for it; no run alike has shown its throughput"
     bounds = (min(float(policy.min), nearest), max(float(policy.max), nearest))
-    return from_single("replicas", float(nearest), bounds, "manifest", why)
+    return quantify("replicas", float(nearest), bounds, "manifest", why)
 
 
 def _windows(evidence: SizeEvidence) -> list[Throughput]:

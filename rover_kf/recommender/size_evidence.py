@@ -206,31 +206,19 @@ def shard_count(run: RunRecord) -> int:
     return max(1, min((window.world_size for window in run.windows), default=asked))
 
 
-def from_samples(
-    name: str,
-    target: float,
-    bounds: tuple[float, float],
-    samples: Sequence[WeightedSample],
-    why: str,
-    *,
-    basis: str = "history",
-) -> Quantity:
-    """A number with runs behind it."""
-    count = effective_count(samples)
-    return Quantity(name, target, *bounds, UNITS[name], basis, count, why)
-
-
-def from_single(
+def quantify(
     name: str,
     target: float,
     bounds: tuple[float, float],
     basis: str,
     why: str,
     *,
-    samples: float | None = None,
+    samples: Sequence[WeightedSample] | float | None = None,
 ) -> Quantity:
-    """A number with one source that is no run: a profile counts as one sample, a guess as none."""
-    count = (1.0 if basis == "profile" else 0.0) if samples is None else samples
+    """A number with its samples; by default a profile counts as one, anything else as none."""
+    if samples is None:
+        samples = 1.0 if basis == "profile" else 0.0
+    count = samples if isinstance(samples, (int, float)) else effective_count(samples)
     return Quantity(name, target, *bounds, UNITS[name], basis, count, why)
 
 

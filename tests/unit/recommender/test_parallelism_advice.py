@@ -11,7 +11,7 @@ import pytest
 from rover_kf.recommender import communication_model, gpu_memory, parallelism_advice
 from rover_kf.recommender.communication_model import StepObservation
 from rover_kf.recommender.gpu_memory import DeviceMemoryModel, ParallelConfig
-from rover_kf.recommender.profile import MemoryFootprint, Trial
+from rover_kf.recommender.profile import Trial
 
 GIB = float(1 << 30)
 SEVEN = gpu_memory.state_from_parameters(7e9)
@@ -48,9 +48,7 @@ def test_what_is_sent():
 
 def setting(**changes):
     held = gpu_memory.state_from_parameters(1e9)
-    trials = tuple(
-        Trial(batch, 0.1 + 0.01 * batch, 0.0, 1.0, MemoryFootprint()) for batch in (16, 32)
-    )
+    trials = tuple(Trial(batch, 0.1 + 0.01 * batch, 0.0, 1.0) for batch in (16, 32))
     made = parallelism_advice.ParallelismContext(
         device=DeviceMemoryModel(held, 0.0, 0.5 * GIB, 32),
         trials=trials,
