@@ -20,9 +20,10 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.records import RunRecord
 from rover_kf.history.history_protocol import HistoryStore
+from rover_kf.history.store import to_row
 
 MAX_RUNS = 1_000_000
-"""Runs of one file."""
+_COLUMNS = ("uid", "namespace", "name", "kind", "outcome", "started_at", "updated_at")
 LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
 
 
@@ -91,16 +92,9 @@ def _lines(path: pathlib.Path) -> Iterator[object]:
 
 def _write_table(records: tuple[RunRecord, ...], path: pathlib.Path) -> None:
     pyarrow = _pyarrow()
-    columns: dict[str, list[object]] = {
-        "uid": [record.uid for record in records],
-        "namespace": [record.signature.namespace for record in records],
-        "name": [record.signature.name for record in records],
-        "kind": [record.signature.kind for record in records],
-        "outcome": [record.outcome for record in records],
-        "started_at": [record.started_at for record in records],
-        "updated_at": [record.updated_at for record in records],
-        "record": [json.dumps(codec.encode(record)) for record in records],
-    }
+    rows = [to_row(record) for record in records]
+    columns: dict[str, list[object]] = {name: [row[name] for row in rows] for name in _COLUMNS}
+    columns["record"] = [json.dumps(row["record"]) for row in rows]
     pyarrow.parquet.write_table(pyarrow.table(columns), str(path))
 
 

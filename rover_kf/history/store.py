@@ -71,7 +71,7 @@ class SqlHistory:
 
     def upsert(self, record: RunRecord) -> None:
         """Write the record, replacing the one of the same uid."""
-        row = _row(record)
+        row = to_row(record)
         change = sa.update(sql_schema.RUNS).where(sql_schema.RUNS.c.uid == record.uid).values(row)
         with self._transaction() as connection:
             if connection.execute(change).rowcount:
@@ -193,20 +193,14 @@ class SqlHistory:
             return "an address that is no URL"
 
 
-def _row(record: RunRecord) -> dict[str, Any]:
-    signature = record.signature
+def to_row(record: RunRecord) -> dict[str, Any]:
+    """Return the document of a record, with the columns that one searches by."""
+    signed = ("namespace", "name", "kind", "image", "command")
     return {
-        "uid": record.uid,
-        "namespace": signature.namespace,
-        "name": signature.name,
-        "kind": signature.kind,
-        "image": signature.image,
-        "command": signature.command,
-        "outcome": record.outcome,
-        "started_at": record.started_at,
-        "updated_at": record.updated_at,
+        **{name: getattr(record, name) for name in ("uid", "outcome", "started_at", "updated_at")},
+        **{name: getattr(record.signature, name) for name in signed},
+        "accelerators": max(min(record.signature.accelerators, MAX_ACCELERATORS), 0),
         "record": codec.encode(record),
-        "accelerators": max(min(signature.accelerators, MAX_ACCELERATORS), 0),
     }
 
 

@@ -102,21 +102,13 @@ def render(
         counter = Counter(f"rover_kf_{name}", text, ["job"], registry=registry)
         counter.labels(job).inc(values[name])
     # A gauge: the last seconds may turn out to have been spent on something else.
-    spent = Gauge(
-        "rover_kf_goodput_seconds",
-        "Seconds of the job by what they were spent on; they sum to its age.",
-        ["job", "bucket"],
-        registry=registry,
-    )
+    text = "Seconds of the job by what they were spent on; they sum to its age."
+    spent = Gauge("rover_kf_goodput_seconds", text, ["job", "bucket"], registry=registry)
     for field in dataclasses.fields(status.goodput):
         spent.labels(job, field.name).set(getattr(status.goodput, field.name))
     _add_data(registry, job, status.data)
-    events = Counter(
-        "rover_kf_events",
-        "Events that this coordinator has told, those that ask for a look.",
-        ["job", "reason"],
-        registry=registry,
-    )
+    text = "Events that this coordinator has told, those that ask for a look."
+    events = Counter("rover_kf_events", text, ["job", "reason"], registry=registry)
     for reason in _EVENTS:
         events.labels(job, reason).inc((event_counts or {}).get(reason, 0))
     _gauge(registry, "storage", "1 where checkpoints go to storage, else 0.", storage, job=job)
@@ -135,12 +127,8 @@ def _add_data(registry: CollectorRegistry, job: str, statuses: tuple[DataStatus,
         gauge = Gauge(f"rover_kf_data_{name}", text, ["job", "data"], registry=registry)
         for data in statuses:
             gauge.labels(job, data.name).set(getattr(data, name))
-    left = Gauge(
-        "rover_kf_data_eta_seconds",
-        "Until the data are read, at the last minute's rate; absent where that is not known.",
-        ["job", "data"],
-        registry=registry,
-    )
+    text = "Until the data are read, at the last minute's rate; absent where that is not known."
+    left = Gauge("rover_kf_data_eta_seconds", text, ["job", "data"], registry=registry)
     for data in statuses:
         if data.eta_seconds is not None:
             left.labels(job, data.name).set(data.eta_seconds)

@@ -49,12 +49,8 @@ class GoodputAccount:
             message = f"{bucket!r} is no bucket; there are {', '.join(BUCKETS)}"
             raise ValueError(message)
         since = max(_microseconds(timestamp), self.since)
-        return dataclasses.replace(
-            self,
-            since=since,
-            bucket=bucket,
-            spent=_add_seconds(self.spent, self.bucket, since - self.since),
-        )
+        spent = _add_seconds(self.spent, self.bucket, since - self.since)
+        return dataclasses.replace(self, since=since, bucket=bucket, spent=spent)
 
     def reassign(self, bucket: str) -> GoodputAccount:
         """The time that is not accounted for yet goes into that bucket, in place of the current."""

@@ -25,15 +25,9 @@ RECENT_STEPS = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CompletedStep:
-    """A step that every rank has ended."""
+class CompletedStep(StepSample):
+    """A step that every rank has ended, with the times of the slowest."""
 
-    step: int
-    ended_at: float
-    seconds: float
-    samples: int
-    wait_seconds: float
-    save_seconds: float
     stride: int = 1
     """Steps since the one that was told before: a chief whose workers are clients of their own
     tells how far they are now and then."""

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 
 MAX_MARKS = 40
-"""Marks of a drawing."""
 
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 30

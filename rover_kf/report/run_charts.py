@@ -26,16 +26,10 @@ MERGE_SECONDS = 1.0
 
 def draw_timeline(record: RunRecord) -> Chart:
     """Each rank a row; where there are many ranks, as many rows high."""
-    formed = [
-        ChartSpan(
-            world.start,
-            world.end,
-            world.processes,
-            "formed",
-            f"round {world.number}: {world.processes} ranks in {world.pods} pods",
-        )
-        for world in event_parsing.read_rounds(record)
-    ]
+    formed = []
+    for world in event_parsing.read_rounds(record):
+        title = f"round {world.number}: {world.processes} ranks in {world.pods} pods"
+        formed.append(ChartSpan(world.start, world.end, world.processes, "formed", title))
     words = Labels(
         "world",
         "World over time",
@@ -128,42 +122,30 @@ def expect_rates(windows: Sequence[Throughput]) -> tuple[ThroughputExpectation, 
     """For each world but the first, in the order of time."""
     counted = rate_unit(windows)
     found, before = [], 0
-    stretches = [list(group) for _, group in itertools.groupby(windows, _world)]
+    stretches = [
+        list(group) for _, group in itertools.groupby(windows, lambda each: each.world_size)
+    ]
     for number, group in enumerate(stretches):
         earlier, before = windows[:before], before + len(group)
         model = throughput.fit(earlier) if number >= max(1, len(stretches) - MAX_WORLDS) else None
         if model is None or group[0].world_size < 1:
             continue
         told = model.predict(group[0].world_size)
-        found.append(
-            ThroughputExpectation(
-                group[0].started_at,
-                group[-1].ended_at,
-                told.world_size,
-                rate=told.samples_per_second,
-                lower=told.lower,
-                upper=told.upper,
-                measured=statistics.median(rate_before_raise(window, counted) for window in group),
-                measured_before=told.measured,
-            )
-        )
+        world = (group[0].started_at, group[-1].ended_at, told.world_size)
+        predicted = (told.samples_per_second, told.lower, told.upper)
+        came = statistics.median(rate_before_raise(window, counted) for window in group)
+        found.append(ThroughputExpectation(*world, *predicted, came, told.measured))
     return tuple(found)
 
 
 def draw_throughput(record: RunRecord, expectations: Sequence[ThroughputExpectation]) -> Chart:
     """Windows as boxes, expectations as bands with a line."""
     counted = rate_unit(record.windows)
-    spans = [
-        ChartSpan(
-            window.started_at,
-            window.ended_at,
-            rate_before_raise(window, counted),
-            "rate",
-            f"{number_text.number(rate_before_raise(window, counted), counted)} of "
-            f"{window.world_size} ranks",
-        )
-        for window in record.windows
-    ]
+    spans = []
+    for window in record.windows:
+        rate = rate_before_raise(window, counted)
+        title = f"{number_text.number(rate, counted)} of {window.world_size} ranks"
+        spans.append(ChartSpan(window.started_at, window.ended_at, rate, "rate", title))
     for one in expectations:
         title = (
             f"expected of {one.world_size} ranks: {number_text.number(one.rate)}, "
@@ -192,22 +174,13 @@ def draw_throughput(record: RunRecord, expectations: Sequence[ThroughputExpectat
     return draw_chart(words, content, period=event_parsing.time_range(record))
 
 
-def _world(window: Throughput) -> int:
-    return window.world_size
-
-
 def draw_stalls(record: RunRecord) -> Chart:
     """Time blocked by saves, a minute of each window: of a long run they are not of one length."""
-    spans = [
-        ChartSpan(
-            w.started_at,
-            w.ended_at,
-            60_000 * w.save_seconds / max(w.ended_at - w.started_at, w.save_seconds, 1e-3),
-            "save",
-            f"{number_text.seconds(w.save_seconds)} blocked by saves in {w.steps} steps",
-        )
-        for w in record.windows
-    ]
+    spans = []
+    for w in record.windows:
+        blocked = w.save_seconds / max(w.ended_at - w.started_at, w.save_seconds, 1e-3)
+        title = f"{number_text.seconds(w.save_seconds)} blocked by saves in {w.steps} steps"
+        spans.append(ChartSpan(w.started_at, w.ended_at, 60_000 * blocked, "save", title))
     words = Labels(
         "checkpoints",
         "Checkpoints (ms blocked a minute)",
