@@ -9,6 +9,7 @@ is refused, and nothing is answered across origins.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import http.server
 import re
@@ -16,8 +17,7 @@ import secrets
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Iterator
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey, ObservedJob
@@ -78,9 +78,8 @@ class LiveViewPages:
                 return PageResponse(200, self._jobs(live), "text/html")
             match [urllib.parse.unquote(part) for part in path.split("/")]:
                 case ["", "jobs", namespace, kind, name] if _is_key(namespace, kind, name):
-                    return PageResponse(
-                        200, self._job(JobKey(namespace, name, kind), live), "text/html"
-                    )
+                    record = self._present.record(JobKey(namespace, name, kind), time.time())
+                    return PageResponse(200, page.render(record, live=live), "text/html")
         except errors.NoSuchJob as error:
             return PageResponse(404, str(error))
         except errors.RoverError as error:
@@ -103,9 +102,6 @@ class LiveViewPages:
         _, _, *cells = job_tables.status_cells(progress)  # its key is told as a whole
         return JobRow(str(job.key), address, tuple(cells), bad=job_tables.has_failed(progress))
 
-    def _job(self, key: JobKey, live: LiveOptions) -> str:
-        return page.render(self._present.record(key, time.time()), live=live)
-
 
 def _is_key(namespace: str, kind: str, name: str) -> bool:
     known = (job_kind.kind for job_kind in job_kinds())
@@ -114,46 +110,30 @@ def _is_key(namespace: str, kind: str, name: str) -> bool:
 
 PageHandler = Callable[[str, str], PageResponse]
 """Path and nonce to an answer."""
-
-
 HOST = "127.0.0.1"
-
-
 REQUEST_SECONDS = 10.0
 """In which a request has to be there."""
 
 
-@final
-class LiveViewServer:
-    """A server of pages while its block runs; port 0 is any that is free."""
-
-    def __init__(self, get_page: PageHandler, port: int) -> None:
-        self._get_page, self._port = get_page, port
-
-    def __enter__(self) -> LiveViewServer:
-        try:
-            self._server = http.server.ThreadingHTTPServer(
-                (HOST, self._port), _make_handler(self._get_page)
-            )
-        except OSError as cause:
-            raise errors.InputError(
-                f"port {self._port} of {HOST} cannot be used: {cause}; allowed: another --port, "
-                "0 for any that is free"
-            ) from cause
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def address(self) -> str:
-        """What to open in a browser."""
-        return f"http://{HOST}:{self._server.server_port}/"
+@contextlib.contextmanager
+def serve(get_page: PageHandler, port: int) -> Iterator[str]:
+    """Serve pages while the block runs; yields their address. Port 0 is any that is free."""
+    try:
+        server = http.server.ThreadingHTTPServer((HOST, port), _make_handler(get_page))
+    except OSError as cause:
+        raise errors.InputError(
+            f"port {port} of {HOST} cannot be used: {cause}; allowed: another --port, 0 for any "
+            "that is free"
+        ) from cause
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,))
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def _make_handler(get_page: PageHandler) -> type[http.server.BaseHTTPRequestHandler]:

@@ -37,9 +37,8 @@ def patch(
     source = manifests.load(file)
     told = connection.read_settings()
     with contextlib.closing(store.open_history(told.history)) as history:
-        known, learnt = (
-            apply_storage_bandwidth(source, history) if told.has_history else (source, "")
-        )
+        learns = told.has_history
+        known, learnt = apply_storage_bandwidth(source, history) if learns else (source, "")
     done = inject(known.job, settings=told.injection, source=source.name)
     for note in filter(None, (learnt, *done.notes)):
         click.echo(note, err=True)

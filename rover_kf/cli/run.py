@@ -205,11 +205,10 @@ def _logs_command(connection: ConnectionOptions, spec: TrainingSpec) -> str:
 
 def _print_manifests(spec: TrainingSpec, *, on_cluster: bool) -> None:
     """Print all that would be created, as files for kubectl; InputError if it is refused."""
-    job = (
-        script_manifest.make_cluster_job(spec)
-        if on_cluster
-        else script_manifest.make_embedded_job(spec)
-    )
+    make = script_manifest.make_embedded_job
+    if on_cluster:
+        make = script_manifest.make_cluster_job
+    job = make(spec)
     validate.validate(job, source=str(spec.script), allow_unmounted=not on_cluster)
     documents = [job]
     if on_cluster:

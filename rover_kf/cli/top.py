@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rover_kf.cli import job_tables
-from rover_kf.cli.live_view import LiveViewPages, LiveViewServer
+from rover_kf.cli.live_view import LiveViewPages, serve
 from rover_kf.cli.options import ONE_NAMESPACE, with_client
 from rover_kf.cli.output import FORMAT, print_value
 from rover_kf.client import Progress, RoverClient
@@ -58,10 +58,7 @@ def top(
         found = collect_progress(rover, namespace, every=every)
         print_value(found, output, progress_table(found))
         return
-    with (
-        StopSignals(exit_on_second=True) as interrupts,
-        Live(console=console, screen=True) as live,
-    ):
+    with StopSignals(exit_on_second=True) as interrupts, Live(console=console, screen=True) as live:
         while not interrupts.code:
             live.update(
                 progress_table(collect_progress(rover, namespace, every=every)), refresh=True
@@ -73,11 +70,8 @@ def top(
 
 def _serve(pages: LiveViewPages, port: int) -> None:
     """Until Ctrl-C or SIGTERM."""
-    with (
-        StopSignals(exit_on_second=True) as interrupts,
-        LiveViewServer(pages.respond, port) as served,
-    ):
-        click.echo(f"{served.address} shows the jobs until Ctrl-C")
+    with StopSignals(exit_on_second=True) as interrupts, serve(pages.respond, port) as address:
+        click.echo(f"{address} shows the jobs until Ctrl-C")
         while not interrupts.code:
             time.sleep(_PAUSE_SECONDS)
 

@@ -46,7 +46,6 @@ class ListResult:
 
     items: tuple[Mapping[str, Any], ...] = ()
     denial: str = ""
-    """Why they were not told."""
 
 
 def get(api: ApiClient, path: str, what: str) -> ObjectResult:

@@ -163,11 +163,8 @@ def _check_permissions(observed: ControllerState) -> Finding:
         return unknown(PERMISSIONS, observed.rights.denial, f"create {kind}")
     needed, install, roles = REQUIRED, INSTALL, "manifests/base/rbac"
     if observed.single_namespace:
-        needed, install, roles = (
-            REQUIRED_NAMESPACED,
-            INSTALL_NAMESPACED,
-            "manifests/overlays/namespaced",
-        )
+        needed, install = REQUIRED_NAMESPACED, INSTALL_NAMESPACED
+        roles = "manifests/overlays/namespaced"
     if observed.rights.missing:
         lacking = ", ".join(map(str, observed.rights.missing))
         what = f"the account {observed.rights.account} may not {lacking}"

@@ -35,7 +35,6 @@ class ClusterFacts:
     namespace: str
     now: float
     is_user_job: bool
-    """Whether the job is the caller's own."""
     versions: kubernetes_version.ClusterVersions
     operator: training_operator.TrainingOperatorState
     admission: webhook_checks.WebhookState
@@ -46,7 +45,6 @@ class ClusterFacts:
     images: pod_checks.ImageState
     tls: tls_secret.TlsState
     namespace_object: ObjectResult
-    """The namespace."""
     trusted_account: str = ""
     """``namespace:name`` of the account that jobs patched by the caller take the word of."""
 

@@ -19,7 +19,6 @@ class Finding:
     verdict: Verdict
     """unknown: the caller may not look at it."""
     message: str
-    """What was found, with the facts."""
     fix: str = ""
     """What to do; empty where nothing is to be done."""
 

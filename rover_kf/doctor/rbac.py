@@ -48,7 +48,6 @@ class MissingPermissions:
     """Empty: the caller."""
     missing: tuple[Permission, ...] = ()
     denial: str = ""
-    """Why it could not be asked."""
 
 
 REQUIRED = permissions(

@@ -32,7 +32,6 @@ class TlsState:
 
     namespace: str
     controller_namespace: str
-    """The controller's namespace."""
     name: str = ""
     """Of the Secret; empty: the job's sidecars do not encrypt."""
     secret: ObjectResult = _NONE
@@ -114,17 +113,13 @@ def _read_certificate(observed: TlsState) -> Certificate | Finding:
 
 
 def _check_controller_trust(observed: TlsState, job_certificate: Certificate) -> Finding:
-    if observed.controller_authorities.denial:
-        return unknown(
-            CONTROLLERS,
-            observed.controller_authorities.denial,
-            f"get configmaps of {observed.controller_namespace}",
-        )
+    if denial := observed.controller_authorities.denial:
+        return unknown(CONTROLLERS, denial, f"get configmaps of {observed.controller_namespace}")
     told = _get_data(observed.controller_authorities).get(names.TLS_AUTHORITIES, "")
     mend = (
         f"kubectl -n {observed.controller_namespace} create configmap {AUTHORITIES} "
-        "--from-file=ca.crt=FILE, with the "
-        "certificates of all authorities in FILE; what is there already is to be edited"
+        "--from-file=ca.crt=FILE, with the certificates of all authorities in FILE; what is there "
+        "already is to be edited"
     )
     if not told:
         what = (

@@ -85,16 +85,12 @@ def _check_claim(name: str, claim: Mapping[str, Any], observed: VolumeClaimState
         return Finding(CHECK, "broken", what, mend)
     if phase == "Bound":
         return Finding(CHECK, "good", f"claim {name} is bound")
-    if not observed.classes.denial and chosen and chosen not in classes:
+    what = ""
+    if chosen and chosen not in classes:
         what = f"claim {name} wants the storage class {chosen}, which is not there"
-        mend = f"create the claim anew with one of: {', '.join(sorted(classes)) or 'none yet'}"
-        return Finding(CHECK, "broken", what, mend)
-    if (
-        not observed.classes.denial
-        and chosen is None
-        and not any(map(_is_default, classes.values()))
-    ):
+    elif chosen is None and not any(map(_is_default, classes.values())):
         what = f"claim {name} names no storage class, and the cluster has no default one"
+    if what and not observed.classes.denial:
         mend = f"create the claim anew with one of: {', '.join(sorted(classes)) or 'none yet'}"
         return Finding(CHECK, "broken", what, mend)
     if classes.get(chosen or "", {}).get("volumeBindingMode") == "WaitForFirstConsumer":

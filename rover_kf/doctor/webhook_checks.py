@@ -86,11 +86,8 @@ def check(observed: WebhookState, now: float) -> Iterator[Finding]:
             CHECK, observed.configuration.denial, "read mutatingwebhookconfigurations"
         )
         return
-    wrong = (
-        _check_configuration(observed)
-        or _check_certificate(observed, now)
-        or _check_endpoints(observed)
-    )
+    wrong = _check_configuration(observed) or _check_certificate(observed, now)
+    wrong = wrong or _check_endpoints(observed)
     yield wrong or _check_injection(observed) or _injection_failure(observed)
 
 
@@ -180,9 +177,9 @@ def _injection_failure(observed: WebhookState) -> Finding:
         return Finding(CHECK, "unknown", what, "mend the other findings first")
     why = observed.labelled_dry_run.denial or "the API server could not call it, or it refused"
     mend = (
-        f"read the controller's log (kubectl -n {observed.namespace} logs "
-        "deploy/rover-kf-controller); "
-        "let the API server reach its port 9443 (network policies, firewalls of the control plane)"
+        f"read the controller's log (kubectl -n {observed.namespace} logs deploy/"
+        "rover-kf-controller); let the API server reach its port 9443 (network policies, firewalls "
+        "of the control plane)"
     )
     return Finding(CHECK, "broken", f"a labelled job is not injected: {why}", mend)
 

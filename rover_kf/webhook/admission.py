@@ -42,6 +42,9 @@ MAX_BODY = 8 << 20
 """Bytes: an UPDATE carries the job twice, and an object may be 1.5 MiB."""
 _INVALID = 422
 _PATCHED = ("labels", "annotations")
+_NOT_INJECTED = (
+    "was created without rover-kf and stays so; delete it and create it again to have it"
+)
 APPLY_MANAGER = "kubectl-client-side-apply"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SCALED = ("worker", "ps")
@@ -172,7 +175,8 @@ def _respond(
         if request["operation"] == "UPDATE":
             old = _mapping(request.get("oldObject"))
             if not _was_injected(old):
-                return {"allowed": True, "warnings": [_not_injected_message(job)]}
+                warning = f"{job['metadata'].get('name')} {_NOT_INJECTED}"
+                return {"allowed": True, "warnings": [warning]}
             settings = inject.pin_image(settings, JobSpec.parse(old))
             if is_reapplied(request):
                 wanted, warnings = preserve_replicas(job, old, defaults)
@@ -231,10 +235,3 @@ def _name(request: Mapping[str, Any]) -> str:
     metadata = request["object"]["metadata"]
     name = metadata.get("name") or metadata.get("generateName", "")
     return f"{request['object'].get('kind')} {request.get('namespace', '')}/{name}"
-
-
-def _not_injected_message(job: Mapping[str, Any]) -> str:
-    return (
-        f"{job['metadata'].get('name')} was created without rover-kf and stays so; "
-        "delete it and create it again to have it"
-    )

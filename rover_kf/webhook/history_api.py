@@ -25,7 +25,6 @@ from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.history.history_protocol import HistoryStore
 
 MAX_RUNS = 1000
-"""Runs of one answer."""
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import pytest
 from local_jobs import FOREVER, job, replica
 
 from rover_kf import errors
-from rover_kf.cli.live_view import LiveViewPages, LiveViewServer
+from rover_kf.cli.live_view import LiveViewPages, serve
 from rover_kf.client import RoverClient, settings
 
 
@@ -30,8 +30,8 @@ def rover(tmp_path):
 @pytest.fixture
 def address(rover):
     pages = LiveViewPages(rover, namespace=None, every=False, seconds=0.2)
-    with LiveViewServer(pages.respond, 0) as web:
-        yield web.address
+    with serve(pages.respond, 0) as web:
+        yield web
 
 
 def ask(address, path="/", method="GET", host=None):
@@ -128,6 +128,6 @@ def test_a_taken_port_is_said(address):
     port = urllib.parse.urlsplit(address).port
     with (
         pytest.raises(errors.InputError, match="allowed: another --port"),
-        LiveViewServer(None, port),
+        serve(None, port),
     ):
         pass
