@@ -15,24 +15,16 @@ _SHOWN_BYTES = 500
 
 
 def encode_error(kind: str, message: str) -> bytes:
-    """The body of an answer that refuses.
-
-    Args:
-        kind: name of a class of ``rover_kf.errors``.
-        message: what that error says.
-    """
+    """Return the body of an answer with an error: its class's name and its message."""
     return json.dumps({"error": kind, "message": message}).encode()
 
 
 def decode_error(
     status: int, body: bytes, *, unreadable: type[errors.RoverError]
 ) -> errors.RoverError:
-    """The error that an answer stands for, of its own class where there is such a class.
+    """Return the error that an answer stands for, of its class if there is one.
 
-    Args:
-        status: of the HTTP answer.
-        body: of the HTTP answer.
-        unreadable: the class of an answer that is no such body: another program gave it.
+    ``unreadable`` is the class of an answer from another program.
     """
     try:
         found = json.loads(body)

@@ -26,12 +26,9 @@ _MOST_OF_EVENTS = termination_log.MAX_BYTES * 3 // 4
 
 
 def pack(status: CoordinatorStatus) -> str:
-    """As much of it as Kubernetes keeps.
+    """Return as much of the status as Kubernetes keeps.
 
     All figures, the data sets if they fit, and as many of the newest Events and windows as do.
-
-    Args:
-        status: with the Events that no controller has asked beyond.
     """
     bare = dataclasses.replace(
         status,
@@ -55,12 +52,7 @@ def pack(status: CoordinatorStatus) -> str:
 
 
 def unpack(text: str, source: str) -> CoordinatorStatus | None:
-    """The status in a termination log; None if there is none, or it cannot be read.
-
-    Args:
-        text: of the log.
-        source: whose it is, for the log line of one that cannot be read.
-    """
+    """Read the status in a termination log; None if there is none, or it is unreadable."""
     if not text:
         return None
     try:

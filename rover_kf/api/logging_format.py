@@ -26,10 +26,9 @@ _RANK = re.compile(r"\brank (\d+)\b")
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message`` and context.
+    """A formatter of one JSON object a line, with the context's fields in each.
 
-    Args:
-        context: fields of every line.
+    The others are ``time`` (RFC 3339, UTC), ``level``, ``logger`` and ``message``.
     """
 
     def __init__(self, context: Mapping[str, str]) -> None:
@@ -57,11 +56,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same fields in front of the message, for people.
-
-    Args:
-        context: fields of every line.
-    """
+    """A formatter for people, with the context in front of the message."""
 
     def __init__(self, context: Mapping[str, str]) -> None:
         known = "".join(f" {name}={value}" for name, value in context.items() if value)
@@ -72,13 +67,7 @@ class TextFormatter(logging.Formatter):
 def configure(
     form: str, level: int | str = logging.INFO, *, stream: TextIO = sys.stderr, **context: str
 ) -> None:
-    """Let this process log so.
-
-    Args:
-        form: of FORMS; empty: JSON.
-        level: below which nothing is written.
-        stream: where to.
-        context: fields of every line; empty ones are left out.
+    """Configure this process's log; an empty ``form`` is JSON, and empty context is left out.
 
     Raises:
         InputError: there is no such form.

@@ -74,11 +74,7 @@ class StepReport:
     """At most 16."""
 
     def adjust_clock(self, now: float) -> StepReport:
-        """The same by the clock of who hears it, where that differs by more than the way takes.
-
-        Args:
-            now: Unix seconds.
-        """
+        """Return the report by the receiver's clock if the clocks differ too much."""
         off = now - self.sent_at if self.sent_at else 0.0
         if abs(off) < CLOCKS_AGREE:
             return self

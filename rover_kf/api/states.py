@@ -49,10 +49,9 @@ class State:
         return f"{self.round.generation}-{self.round.number}-{self.step}-{self.save}"
 
     def restored_in(self, current: RoundId) -> State:
-        """The name under which a round stores what it was restored from.
+        """Return the name under which a round stores what it was restored from.
 
-        Args:
-            current: the round; its own saves keep their names.
+        The round's own saves keep their names.
         """
         return self if self.round == current else State(current, self.step, 0)
 

@@ -21,13 +21,10 @@ MAX_BYTES = 4096
 
 
 def write(mount_path: pathlib.Path, text: str, log_path: pathlib.Path = DEFAULT_PATH) -> bool:
-    """Write it; what the user's program has written there stays.
+    """Write a text, cut after MAX_BYTES; what the user's program has written there stays.
 
-    Args:
-        mount_path: of the shared volume; in another place than a pod's the log is not this
-            container's.
-        text: what is cut after MOST_BYTES.
-        log_path: the log; it is not made where it is not.
+    At another mount path than a pod's the log is not this container's. A missing log is not
+    created.
 
     Returns:
         Whether it is there now.

@@ -30,13 +30,7 @@ SETTLE_SECONDS = 10.0
 
 
 class LocalController:
-    """Looks after chosen jobs until it is closed.
-
-    Args:
-        cluster: where the jobs are.
-        history: where their runs are recorded.
-        policy_of: a job's policy; what a change costs before it was measured depends on the place.
-    """
+    """A controller of chosen jobs in this process."""
 
     def __init__(
         self, cluster: Cluster, history: HistoryStore, policy_of: policy_source.PolicyOf

@@ -49,12 +49,7 @@ class ProgressFrame:
 
 @final
 class ProgressDisplay:
-    """Shows progress as it comes; a context manager.
-
-    Args:
-        console: where to; None: the cell of the notebook that this runs in, else the standard
-            output.
-    """
+    """A context manager that shows progress: in a notebook's cell, else on the console."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._display = _cell_display() if console is None else None

@@ -80,12 +80,7 @@ LOG = logging.getLogger(__name__)
 
 
 class CurrentRecords:
-    """Looks at jobs; keeps what it has seen of those whose run the history does not have.
-
-    Args:
-        cluster: where jobs are.
-        history: where their runs are recorded; it may be away.
-    """
+    """The records of jobs as they are now, also while the history is away."""
 
     def __init__(self, cluster: Cluster, history: HistoryStore) -> None:
         self._cluster = cluster

@@ -21,11 +21,10 @@ from rover_kf import errors
 def render_script(
     function: Callable[..., object], parameters: Mapping[str, Any] | None = None
 ) -> str:
-    """The function's source, and a call of it.
+    """Return the function's source, and a call of it.
 
-    Args:
-        function: imports what it needs in its own body: nothing outside of it goes along.
-        parameters: plain data; handed over as one dictionary, as kubeflow's client does.
+    The function imports what it needs in its body. ``parameters`` are plain data, passed as one
+    dictionary, as kubeflow's client does.
 
     Raises:
         InputError: its source is not known, it is no plain function, or parameters are no plain

@@ -63,11 +63,7 @@ class ClientSettings:
 def read(
     environment: Mapping[str, str] | None = None, *, state: pathlib.Path | None = None
 ) -> ClientSettings:
-    """Read the settings.
-
-    Args:
-        environment: the process's own by default.
-        state: goes before ROVER_KF_STATE.
+    """Read the settings; ``state`` precedes ROVER_KF_STATE.
 
     Raises:
         InputError: a variable has a value that is not allowed.

@@ -39,11 +39,10 @@ BANDWIDTH_KEY = f"{names.PREFIX}checkpoint.storage-bandwidth"
 def apply_storage_bandwidth(
     source: ManifestSource, history: HistoryStore
 ) -> tuple[ManifestSource, str]:
-    """The source with what its storage took in earlier runs, and a line that says so.
+    """Return the source with its storage's bandwidth in earlier runs, and a line.
 
-    Args:
-        source: left as it is if it states a figure, or has no storage.
-        history: one that cannot be read, or knows nothing, changes nothing.
+    A source that states a bandwidth, or has no storage, stays as it is; so does one of which the
+    history knows nothing.
 
     Raises:
         InputError: the manifest cannot be used.
@@ -106,13 +105,7 @@ def unwritable_reason(folder: pathlib.Path) -> str:
 def apply_cluster_bounds(
     cluster: Cluster, namespace: str, given: Constraints | None
 ) -> Constraints:
-    """The constraints with nodes, quotas and limit ranges filled in.
-
-    Args:
-        cluster: where the job will run.
-        namespace: of the job.
-        given: the user's own; what they state stands.
-    """
+    """Fill in nodes, quotas and limit ranges where the user states none."""
     wanted = given or Constraints()
     found = _limits(cluster, namespace)
     return dataclasses.replace(

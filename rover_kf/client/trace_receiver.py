@@ -31,11 +31,7 @@ _HEADER = re.compile(r"\s*[-!#$%&'*+.^`|~\w]+\s*=([ !#-+\--:<-\[\]-~]*)", re.ASC
 
 
 def send(spans: Sequence[ReadableSpan], endpoint: str) -> str:
-    """Send traces.
-
-    Args:
-        spans: of the traces.
-        endpoint: URL of the receiver; ``/v1/traces`` is added where it does not end with it.
+    """Send traces to a receiver's URL, which gets ``/v1/traces`` where it lacks it.
 
     Returns:
         What the receiver said of spans that it did not keep; empty: nothing.

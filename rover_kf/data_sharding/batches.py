@@ -99,13 +99,10 @@ class Batches:
         return min(self.begin_of(step + 1), self.samples)
 
     def parts_of(self, size: int) -> tuple[BatchPart, ...]:
-        """What the rank computes of a batch, one after the other.
+        """Return the parts of a batch of so many samples that the rank computes, in order.
 
         All ranks compute as many parts, since collectives come with each of them. Where the samples
         do not suffice (the end of an epoch), the batch's first sample stands in with weight 0.
-
-        Args:
-            size: of the batch, in samples.
         """
         marks = self._marks(size)
         return tuple(

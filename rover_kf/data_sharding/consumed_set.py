@@ -17,11 +17,7 @@ from rover_kf.data_sharding.interval_set import IntervalSet
 
 
 class ConsumedSet:
-    """Of one data set.
-
-    Args:
-        progress: that it begins with.
-    """
+    """The consumed slots of one data set."""
 
     def __init__(self, progress: DataProgress | None = None) -> None:
         known = progress or DataProgress()
@@ -43,10 +39,7 @@ class ConsumedSet:
         return found
 
     def accept_batches(self, batches: Sequence[Sequence[SlotSpan]]) -> list[bool]:
-        """Count what ranks bring to a step.
-
-        Args:
-            batches: spans of each rank's batch, by rank; the same on all of them.
+        """Count what ranks bring to a step: spans of each batch, by rank.
 
         Returns:
             Of each rank whether its batch counts: unless a slot of it was used before.

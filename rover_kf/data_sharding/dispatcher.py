@@ -42,7 +42,7 @@ SHARED_LEASE_SECONDS = 30.0
 
 @dataclasses.dataclass(slots=True)
 class LeaseCounter:
-    """One data set in one round."""
+    """The ledger of one data set in one round."""
 
     plan: DataPlan
     round: int
@@ -58,12 +58,10 @@ class LeaseCounter:
 
 
 class ShardDispatcher:
-    """One a coordinator.
+    """A dispatcher of one coordinator's ledgers.
 
-    Args:
-        terms: on which slots of ledgers that are not shared are lent.
-        shared: on which those of shared ones are.
-        name: that no other coordinator's desk has.
+    ``terms`` are those of ledgers that are not shared; no other coordinator's dispatcher has its
+    name.
     """
 
     def __init__(

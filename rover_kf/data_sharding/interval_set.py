@@ -19,11 +19,7 @@ _DIGITS = 20
 
 
 class IntervalSet:
-    """Sorted, apart from each other; all operations find their place by bisection.
-
-    Args:
-        ranges: that it begins with, in any order.
-    """
+    """A sorted set of separate ranges; all operations find their place by bisection."""
 
     def __init__(self, ranges: Iterable[Interval] = ()) -> None:
         self._begins: list[int] = []

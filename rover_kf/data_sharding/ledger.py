@@ -35,14 +35,10 @@ from rover_kf.data_sharding.partition import PartitionState
 def guided_chunk(
     remaining: int, *, worker_used: int, used: int, workers: int, batch_slots: int
 ) -> int:
-    """Slots that a worker holds at most, those among them that it was lent before.
+    """Return how many slots a worker may hold, those among them that it holds already.
 
-    Args:
-        remaining: slots that nobody has used yet, lent or not.
-        worker_used: that the worker has used.
-        used: that all workers have used.
-        workers: how many they are.
-        batch_slots: slots that it uses at once; it holds twice as many, to have some while it asks.
+    ``remaining`` are unused slots, leased or not. A worker uses ``batch_slots`` at once, and holds
+    twice as many, to have some while it requests more.
     """
     # As long as little is known, all are taken for alike.
     known = used >= 4 * workers * max(batch_slots, 1)
@@ -51,13 +47,7 @@ def guided_chunk(
 
 
 class LeaseLedger:
-    """Of one data set, in one generation.
-
-    Args:
-        plan: what there is.
-        progress: what the surviving state has seen.
-        generation: number of the round.
-        terms: on which slots are lent.
+    """A ledger of one data set in one generation, which is the number of the round.
 
     Raises:
         InputError: the plan has nothing to hand out.
@@ -92,14 +82,10 @@ class LeaseLedger:
     def lease(
         self, worker: str, generation: int, now: float, count: int = 1, *, batch_slots: int = 1
     ) -> tuple[SlotSpan, ...]:
-        """Lend a worker spans, each of one shard; fewer near the end, so that all end together.
+        """Lease up to ``count`` spans to a worker, each of one shard.
 
-        Args:
-            worker: any name; two that are alive must not share one.
-            generation: that the worker lives in.
-            now: seconds of any steady clock.
-            count: spans at most.
-            batch_slots: slots that it uses at once.
+        Near the end there are fewer, so that all workers end together. Two living workers have two
+        names.
 
         Returns:
             None of them if all slots are with others, or over.
@@ -122,12 +108,7 @@ class LeaseLedger:
         return tuple(found)
 
     def max_held(self, worker: str, batch_slots: int) -> int:
-        """Slots that a worker shall hold at most now, so that all end together; 0: any number.
-
-        Args:
-            worker: that is lent them.
-            batch_slots: slots that it uses at once.
-        """
+        """Return how many slots a worker shall hold at most now; 0: any number."""
         if not self.terms.by_speed:
             return 0
         now = partition.active_partitions(self.partitions.values())

@@ -14,12 +14,7 @@ from rover_kf.data_sharding.interval_set import IntervalSet
 def build_partitions(
     plan: DataPlan, done: Mapping[str, str], poison: Mapping[str, str]
 ) -> dict[str, PartitionState]:
-    """A lane for each partition, those of the first stage first.
-
-    Args:
-        plan: what there is.
-        done: slots that are used already, by partition, as Progress has them.
-        poison: slots that were set aside, likewise.
+    """Return the state of each partition, those of the first stage first.
 
     Raises:
         CheckpointError: they are of other data.
@@ -56,13 +51,9 @@ def _is_active(partition: PartitionState) -> bool:
 
 
 class PartitionState:
-    """One a partition.
+    """A partition's slots; a stream's end grows.
 
-    Args:
-        partition: as of now; a stream's grows.
-        shard: slots of a span at most; spans end at multiples of it.
-        done: slots that are used already.
-        poison: slots that were set aside.
+    Spans have at most ``shard`` slots and end at multiples of it.
 
     Raises:
         CheckpointError: slots are done that the partition does not have, or done and set aside.
@@ -103,11 +94,7 @@ class PartitionState:
             self.end = end
 
     def claim(self, max_slots: int) -> SlotSpan | None:
-        """The next span to be done, of one shard; None: all are with somebody, or over.
-
-        Args:
-            max_slots: slots of it at most.
-        """
+        """Take the next span, of one shard; None: all are leased, or used."""
         first = self.todo.first()
         if first is None:
             return None

@@ -25,11 +25,7 @@ class _RateSamples:
 
 
 class ProgressRate:
-    """One a desk.
-
-    Args:
-        dispatcher: that is told of.
-    """
+    """The rates at which a dispatcher's data sets are read."""
 
     def __init__(self, dispatcher: ShardDispatcher) -> None:
         self._dispatcher = dispatcher
@@ -37,7 +33,7 @@ class ProgressRate:
         self._sampled_at = float("-inf")
 
     def tick(self, now: float) -> None:
-        """Look at the ledgers, if that is due."""
+        """Sample the ledgers, if that is due."""
         if now - self._sampled_at < _LOOK_SECONDS:
             return
         self._sampled_at = now

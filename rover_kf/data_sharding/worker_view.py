@@ -30,7 +30,7 @@ from rover_kf.data_sharding.interval_set import IntervalSet
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """Of a process in its job."""
+    """The identity of a process in its job."""
 
     round: int
     rank: int
@@ -45,14 +45,9 @@ class WorkerIdentity:
 
 
 class LeaseTracker:
-    """Of one data set.
+    """The slots of one data set in one process.
 
-    Args:
-        plan: what there is.
-        identity: of this process.
-        epoch: that it reads now.
-        shared: whether the ledger is the coordinator's alone.
-        batch_slots: slots that it uses at once.
+    ``shared``: the ledger is the coordinator's alone. The process uses ``batch_slots`` at once.
     """
 
     def __init__(
@@ -92,11 +87,7 @@ class LeaseTracker:
         return sum(span.size for span in self.queue)
 
     def missing_slots(self, ahead: int) -> int:
-        """Slots that are to be asked for now.
-
-        Args:
-            ahead: that shall always be lent, as long as there is enough for all.
-        """
+        """Return how many slots to request, to have ``ahead`` if all can."""
         if self.finished:
             return 0
         lacking = ahead - self.queued_slots
@@ -118,12 +109,7 @@ class LeaseTracker:
         return first
 
     def mark_used(self, spans: Iterable[SlotSpan], *, returned: Iterable[SlotSpan] = ()) -> None:
-        """These are used.
-
-        Args:
-            spans: that were on their way.
-            returned: slots of them that come again.
-        """
+        """Note that spans on their way were used, but for the returned slots."""
         again = list(returned)
         for span in self._remove_in_flight(spans):
             done = self._done.setdefault(span.partition, IntervalSet())

@@ -74,10 +74,6 @@ class TableFile:
 class RowGroupReader:
     """An open file.
 
-    Args:
-        path: of the file.
-        filesystem: that it is on.
-
     Raises:
         DatasetReadError: it is gone, or none of its kind.
     """
@@ -138,11 +134,7 @@ def _footer(stream: Any, magic: int) -> str:
 
 
 def discover(sources: Sources, columns: Sequence[str] | None) -> tuple[TableFile, ...]:
-    """Read the footers of all files, those of folders sorted by name.
-
-    Args:
-        sources: files, folders and addresses.
-        columns: that each file must have.
+    """Read the footers of all files, which must have the columns; folders' files by name.
 
     Raises:
         InputError: there are no such files, or one lacks a column.

@@ -37,11 +37,7 @@ class StragglerRank:
 
 
 def slow_ranks(rank_seconds: Mapping[int, float]) -> tuple[StragglerRank, ...]:
-    """Ranks that were slow in one window.
-
-    Args:
-        rank_seconds: each rank's median.
-    """
+    """Return the ranks that were slow in one window, by each rank's median."""
     found = []
     for rank, seconds in rank_seconds.items():
         rest = [own for other, own in rank_seconds.items() if other != rank]
@@ -52,12 +48,7 @@ def slow_ranks(rank_seconds: Mapping[int, float]) -> tuple[StragglerRank, ...]:
 
 
 class StragglerDetector:
-    """The windows of one round.
-
-    Args:
-        number: of the round.
-        world_size: how many ranks it has.
-    """
+    """A detector over the windows of one round."""
 
     def __init__(self, number: int, world_size: int) -> None:
         self._number, self._world_size = number, world_size

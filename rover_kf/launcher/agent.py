@@ -54,12 +54,10 @@ LIMIT_POLL_SECONDS = 0.1
 
 
 def wait_for_limit_raise(event_loop: EventLoop, limit: int, max_limit: int) -> float:
-    """Return when the container may use more than it could when its process was killed.
+    """Wait until the container may use more than it could when its process was killed.
 
-    Args:
-        event_loop: go on meanwhile.
-        limit: bytes that it could use then; 0: not known, nothing is waited for.
-        max_limit: bytes that the limit may be raised to; 0: it is not raised.
+    Both limits are in bytes. ``limit`` 0: unknown, there is no wait. ``max_limit`` 0: it is not
+    raised.
 
     Returns:
         Seconds that were waited.
@@ -113,7 +111,7 @@ class Agent:
         self._pod = ""
 
     def run(self) -> int:
-        """Everything; returns the exit code."""
+        """Run rover-run; return its exit code."""
         self.event_loop.install_signal_handlers()
         self.worker_group.start()
         try:
@@ -296,6 +294,6 @@ class Agent:
 
 
 def log_line(message: str) -> None:
-    """One line on stderr, which is the container's log."""
+    """Write a line to stderr, which is the container's log."""
     sys.stderr.write(f"rover-run: {message}\n")
     sys.stderr.flush()

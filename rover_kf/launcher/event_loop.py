@@ -31,12 +31,9 @@ RETRY_SECONDS = 0.1
 
 
 class StopRequested(Exception):
-    """SIGTERM or SIGINT came.
+    """SIGTERM or SIGINT at a moment of the monotonic clock.
 
-    Args:
-        signal_name: of the signal.
-        received_at: when it came, by the monotonic clock.
-        drained: whether the training processes have saved and left since.
+    ``drained`` says whether the training processes have saved and left since.
     """
 
     def __init__(self, signal_name: str, received_at: float, *, drained: bool = False) -> None:
@@ -63,7 +60,7 @@ class EventLoop:
         self._stops_enabled = True
 
     def install_signal_handlers(self) -> None:
-        """Turn SIGTERM and SIGINT into events; as PID 1 also reap what nobody waits for."""
+        """Turn SIGTERM and SIGINT into events; as PID 1 also reap orphans."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _: self.events.put(signal.Signals(got)))
         if os.getpid() == 1:
@@ -116,15 +113,10 @@ class EventLoop:
         limit: float = 1e9,
         timeout: float = LONGEST_POLL,
     ) -> T:
-        """Ask until answered; retries for ``patience`` seconds while nobody answers.
+        """Send a request until it is answered.
 
-        Args:
-            path: of the request.
-            message: its body.
-            reply: what the answer is read as.
-            patience: seconds.
-            limit: seconds after which even a request that was received is withdrawn.
-            timeout: seconds after which an unanswered request counts as lost.
+        ``patience`` are the seconds of retries while nobody answers. After ``limit`` seconds even a
+        received request is withdrawn. After ``timeout`` seconds one counts as lost.
 
         Raises:
             SidecarUnavailable, ClusterUnavailable: nobody answered for so long.

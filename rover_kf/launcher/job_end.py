@@ -31,12 +31,7 @@ def exit_code(
 ) -> int:
     """Wait until the newest step is durable, where the job has succeeded.
 
-    Args:
-        reply: of the coordinator, which has closed the job.
-        flush: requests that the newest step is made durable.
-        pause: lets seconds pass.
-        shared_dir: the volume that the pod's sidecar shares.
-        log_line: writes a line to the container's log.
+    ``flush`` requests that, ``pause`` lets seconds pass.
 
     Returns:
         0: the job has succeeded. EXIT_USER_ERROR: its newest step never becomes durable.
@@ -64,13 +59,7 @@ def exit_code(
 
 
 def decide(flushed: Ack, now: float, until: float) -> int | None:
-    """Choose the exit code after a reply to a flush; None: ask again.
-
-    Args:
-        flushed: the reply.
-        now: monotonic seconds.
-        until: when the newest step has to be durable.
-    """
+    """Choose the exit code after a reply to a flush; None: request again until a monotonic time."""
     if flushed.done:
         return names.EXIT_DONE
     if flushed.permanent:  # a pod that is tried again would train for the same end

@@ -29,19 +29,12 @@ _BARE = ("rover_kf.trainer.tensorflow",)
 
 
 def has_torch(environment: Mapping[str, str]) -> bool:
-    """Whether training processes are torch's.
-
-    Args:
-        environment: that they inherit.
-    """
+    """Return whether training processes with this environment are torch's."""
     return TF_CONFIG not in environment and importlib.util.find_spec("torch") is not None
 
 
 def load_first(environment: Mapping[str, str]) -> None:
-    """Load what a store needs, too.
-
-    Args:
-        environment: that training processes inherit.
+    """Load what a store needs as well.
 
     Raises:
         ImportError: torch is there and cannot be loaded.
@@ -52,11 +45,7 @@ def load_first(environment: Mapping[str, str]) -> None:
 
 
 def load_rest(environment: Mapping[str, str]) -> None:
-    """Load what training processes alone need.
-
-    Args:
-        environment: that they inherit.
-    """
+    """Load what training processes alone need."""
     if environment.get(names.ENV_PRELOAD) == "off":
         return
     for name in _LATE if has_torch(environment) else _BARE:

@@ -22,14 +22,9 @@ RETRY_SECONDS = 0.2
 
 
 class RoundMonitor:
-    """One round's.
+    """A thread that asks the coordinator whether a round still runs.
 
-    Args:
-        client: of the pod's sidecar.
-        current: the round.
-        member: whose launcher asks.
-        shared_dir: the volume that the pod's sidecar shares.
-        resting: folder in which its processes mark that they have saved and rest.
+    Processes mark in the folder ``resting`` that they have saved.
     """
 
     def __init__(
@@ -56,12 +51,12 @@ class RoundMonitor:
         return self.has_ended or len(list(self._resting.iterdir())) >= self._member.processes
 
     def start(self) -> RoundMonitor:
-        """Begin to ask."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Ask no more; the open request is withdrawn."""
+        """End the thread and withdraw the open request."""
         self._stopped.set()
         if self._call is not None:
             self._call.cancel()

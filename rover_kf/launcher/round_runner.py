@@ -93,15 +93,10 @@ class RoundResult:
 
 
 class RoundRunner:
-    """Runs one round.
+    """A runner of one round in this pod.
 
-    Args:
-        worker_group: the pod's training processes.
-        event_loop: events and requests.
-        member: the pod.
-        incarnation: of the launcher.
-        drain_seconds: that the world has to drain once this pod was told to end.
-        serves: its process is a server that another pod's program drives.
+    The world has ``drain_seconds`` to drain after the order to end. ``serves``: the process is a
+    server that another pod's program drives.
     """
 
     def __init__(
@@ -127,7 +122,7 @@ class RoundRunner:
         self._memory_kills = 0
 
     def run(self, current: Round, launch: LaunchSpec, shared_dir: pathlib.Path) -> RoundResult:
-        """Fork, watch, and see to the end.
+        """Fork, watch, and wait for the end.
 
         Raises:
             Stop: the pod ends; with ``drained`` if the world has drained first.
@@ -200,7 +195,7 @@ class RoundRunner:
         )
 
     def report(self, failure: Failure) -> RoundResult:
-        """Tell the coordinator of a failure; what it says goes."""
+        """Report a failure to the coordinator and follow its decision."""
         reply = self.event_loop.request(names.PATH_FAILURE, failure, WatchReply)
         if reply.action == "closed":
             return RoundResult(closed=reply)

@@ -69,15 +69,7 @@ def start_collection(
     pod: str,
     number: int,
 ) -> None:
-    """Collect the stacks of a pod's training processes and post them, in a thread.
-
-    Args:
-        zygote: whose zygote signals them.
-        client: to the pod's sidecar.
-        rank_envs: the processes.
-        pod: that they are in.
-        number: of the round.
-    """
+    """Collect the stacks of a pod's training processes and post them, in a thread."""
     arguments = (zygote, client, rank_envs, pod, number)
     threading.Thread(target=_collect_and_send, args=arguments, daemon=True, name="stacks").start()
 

@@ -23,14 +23,10 @@ _PATIENCE = 2.0
 def wait_for_handover(
     event_loop: EventLoop, shared_dir: pathlib.Path, round_: int, *, until: float, stored: bool
 ) -> str:
-    """Wait until every rank of a later round has its state, or nobody is left to need this one's.
+    """Wait until every rank of a later round has its state, or nobody needs this one's.
 
-    Args:
-        event_loop: to the sidecar.
-        shared_dir: of the pod's runtime.
-        round_: that this pod trained in last.
-        until: monotonic seconds; the end of the pod's grace.
-        stored: whether the newest step is on storage.
+    ``until`` is the end of the pod's grace in monotonic seconds; ``stored``: the newest step is on
+    storage.
 
     Returns:
         Why they do not have it; empty: they do, or need nothing of it.

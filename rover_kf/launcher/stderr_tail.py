@@ -37,11 +37,7 @@ def is_terminal() -> bool:
 
 
 class StderrTail:
-    """One a training process.
-
-    Args:
-        target: descriptor that everything is passed on to.
-    """
+    """A pipe for one training process's stderr, which passes everything on to a descriptor."""
 
     def __init__(self, target: int = STDERR) -> None:
         self._target = target

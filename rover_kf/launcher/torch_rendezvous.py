@@ -46,12 +46,7 @@ from rover_kf.launcher.sidecar_requests import LONGEST_POLL, SidecarConnector
 
 
 def count_processes(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Processes of this pod.
-
-    Args:
-        argv: torchrun's command line.
-        environment: of torchrun.
-    """
+    """Return the processes of this pod by torchrun's command line and environment."""
     return _resolve_nproc(_nproc_value(argv, environment))
 
 
@@ -109,13 +104,7 @@ class _RoundStore(PrefixStore):
 
 
 class RoverRendezvous(torch_api.RendezvousHandler):
-    """One agent's part.
-
-    Args:
-        shared_dir: the volume that the pod's sidecar shares.
-        run_id: as torchrun was given it.
-        processes: that the agent will start.
-    """
+    """A rendezvous handler of one torchrun agent, which starts so many processes."""
 
     def __init__(self, shared_dir: pathlib.Path, run_id: str, processes: int) -> None:
         self._shared_dir, self._run_id, self._processes = shared_dir, run_id, processes
@@ -312,11 +301,9 @@ def creator() -> Callable[[torch_api.RendezvousParameters], RoverRendezvous]:
 def create(
     parameters: torch_api.RendezvousParameters, environment: Mapping[str, str] | None = None
 ) -> RoverRendezvous:
-    """A handler for one agent.
+    """Create a handler for one agent.
 
-    Args:
-        parameters: of torchrun's command line; endpoint, nodes and configuration have no effect.
-        environment: os.environ where it is left out.
+    Endpoint, nodes and configuration of the command line have no effect.
 
     Raises:
         InputError: this is no pod of rover-kf.

@@ -68,12 +68,8 @@ def end(
     """End as Python does, after the Checkpointers are closed.
 
     In this order: threads that the user's program waits for, Checkpointers, the exit code, exit
-    functions, finalizers and open files.
-
-    Args:
-        code: of the user's program.
-        error_file: for an error of a Checkpointer that ends a program without one; None: no file.
-        resident: see ``process_end.leave``.
+    functions, finalizers and open files. ``error_file`` is for an error of a Checkpointer that ends
+    a program without one. See ``process_end.leave`` for ``resident``.
     """
     _run_ending(threading._shutdown)  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing does
     failed = process_end.run_closers()

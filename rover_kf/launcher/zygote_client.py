@@ -88,7 +88,7 @@ class ZygoteDied:
 
 
 class ZygoteClient:
-    """One zygote; events go to the agent's queue."""
+    """A client of one zygote; events go to the agent's queue."""
 
     def __init__(self, events: queue.SimpleQueue[Any]) -> None:
         self._events = events
@@ -96,7 +96,7 @@ class ZygoteClient:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Start loading torch; Ready comes when it is."""
+        """Start a zygote; ZygoteReady follows when torch is loaded."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fd = theirs.fileno()
@@ -110,31 +110,21 @@ class ZygoteClient:
         threading.Thread(target=self._listen, args=(ours,), daemon=True, name="zygote").start()
 
     def spawn(self, rank_env: RankEnv, launch: LaunchSpec, stderr: int | None) -> None:
-        """Fork a training process.
-
-        Args:
-            rank_env: of it.
-            launch: what it runs.
-            stderr: descriptor that it writes to instead of the container's; None leaves it.
-        """
+        """Fork a training process; ``stderr`` None: it writes to the container's own."""
         order = {"do": "spawn", "place": dataclasses.asdict(rank_env)}
         order["launch"] = dataclasses.asdict(launch)
         self._send(order, [] if stderr is None else [stderr])
 
     def kill(self, number: int) -> None:
-        """Signal the training processes' groups; each end comes as Exited."""
+        """Signal the training processes' groups; ProcessExited follows each end."""
         self._send({"do": "kill", "signal": number})
 
     def request_stacks(self, files: Mapping[str, str]) -> None:
-        """Have training processes write where they stand (stacks.py).
-
-        Args:
-            files: of each, by its local rank.
-        """
+        """Let training processes write their stacks to files, by local rank."""
         self._send({"do": "stacks", "files": dict(files)})
 
     def open_store(self, host: str) -> None:
-        """Open a store; StoreOpened comes."""
+        """Open a store; StoreOpened follows."""
         self._send({"do": "store", "host": host})
 
     def drop_store(self, pid: int) -> None:
@@ -142,11 +132,11 @@ class ZygoteClient:
         self._send({"do": "drop", "pid": pid})
 
     def count(self) -> None:
-        """Count accelerators and CPUs; Counted comes."""
+        """Count accelerators and CPUs; DevicesCounted follows."""
         self._send({"do": "count"})
 
     def check(self, task: Mapping[str, Any]) -> None:
-        """Measure in a process of its own (measure.py); Checked comes."""
+        """Measure in another process (node_check/worker.py); CheckMeasured follows."""
         self._send({"do": "check", "task": dict(task)})
 
     def end_checks(self) -> None:

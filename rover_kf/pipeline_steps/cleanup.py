@@ -34,17 +34,10 @@ def delete_run_jobs(
     say: Callable[[str], None] = print,
     pause: float = PAUSE_SECONDS,
 ) -> tuple[JobKey, ...]:
-    """Delete the labelled jobs that steps of the step's run have launched; which ones.
+    """Delete the labelled jobs that steps of this run have launched; return their keys.
 
-    One that cannot be deleted keeps no other from it. Ends when their pods have, but waits for
-    them no longer than a minute.
-
-    Args:
-        rover: the client of the place where they are.
-        step: says the run, and the namespace.
-        finished: those that have ended, too.
-        say: takes the lines of the log.
-        pause: seconds between two looks.
+    A job that cannot be deleted does not protect the others. Ends with their pods, after a minute
+    at most. ``finished``: delete ended jobs, too.
 
     Raises:
         InputError: the run is not known, or a job may not be deleted.

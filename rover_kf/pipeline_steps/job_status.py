@@ -38,12 +38,7 @@ NUMBER_SECONDS = 15.0
 
 
 class StepLog:
-    """Tells what is new.
-
-    Args:
-        say: takes a line.
-        clock: monotonic seconds.
-    """
+    """A log of a step that has each piece of news once."""
 
     def __init__(
         self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -96,12 +91,7 @@ def format_progress(now: Progress) -> str:
 
 @final
 class EventReader:
-    """Reads Events until it is refused.
-
-    Args:
-        rover: asks.
-        say: takes the line of the log that tells of a refusal.
-    """
+    """A reader of Events that stops once it is refused, and reports that once."""
 
     def __init__(self, rover: RoverClient, say: Callable[[str], None] = print) -> None:
         self._rover, self._say = rover, say
@@ -127,12 +117,7 @@ class EventReader:
 
 
 def observe_job(rover: RoverClient, job: ObservedJob, last: Progress | None) -> Progress:
-    """Where a job stands, by its coordinator, else by its annotation, else as seen last.
-
-    Args:
-        rover: asks.
-        job: as it was just read.
-        last: look; None: this is the first.
+    """Return where a job stands, by its coordinator, its annotation, or the last look.
 
     Raises:
         ClusterUnavailable: the API server does not answer.
@@ -162,13 +147,7 @@ def with_annotation(now: Progress, memory: JobStatus) -> Progress:
 
 
 def run_metrics(rover: RoverClient, key: JobKey, last: Progress) -> dict[str, float]:
-    """Numbers of a run for a step's metrics: of its record, else of the last look.
-
-    Args:
-        rover: asks the history.
-        key: the job.
-        last: look at it.
-    """
+    """Return a run's numbers for a step's metrics: of its record, else of the last look."""
     try:
         record = rover.record(key)
     except errors.HistoryUnavailable:

@@ -37,13 +37,7 @@ def holder_of(job: ObservedJob) -> str:
 
 
 class LaunchLease:
-    """Holds a job's lease and counts it on in time.
-
-    Args:
-        cluster: where the job is.
-        holder: this step's attempt.
-        clock: monotonic seconds.
-    """
+    """A job's lease, held by one attempt of a step."""
 
     def __init__(
         self, cluster: Cluster, holder: str, *, clock: Callable[[], float] = time.monotonic
@@ -54,11 +48,7 @@ class LaunchLease:
         self._every = 0.0
 
     def start(self, lease_seconds: float) -> None:
-        """Begin to count on what this step holds.
-
-        Args:
-            lease_seconds: of the job; 0: it is held and never counted on.
-        """
+        """Begin to renew a lease of so many seconds; 0: it is never renewed."""
         self._every = lease_seconds / RENEWALS_PER_LEASE
         self._next = self._clock() + self._every
 
@@ -75,11 +65,7 @@ class LaunchLease:
         self._write(key, {"spec": kind_named(key.kind).suspend_patch(suspended=False)})
 
     def renew(self, job: ObservedJob) -> bool:
-        """Count on if it is time to; False if another step has taken the lease.
-
-        Args:
-            job: as it was just read.
-        """
+        """Renew the lease if it is time; return whether no other step holds it."""
         if holder_of(job) not in ("", self._holder):
             return False
         if self._every and self._clock() >= self._next:
@@ -117,14 +103,9 @@ class LaunchedJob:
 
 @final
 class JobLauncher:
-    """Launches one job, or adopts it, and waits for its end.
+    """A launcher, or adopter, of one job that waits for its end.
 
-    Args:
-        rover: the client of the place where it shall run.
-        step: who launches it.
-        options: on which.
-        say: takes the lines of the log; the process's output by default.
-        every: seconds between two looks.
+    ``say`` takes the lines of the log, the process's output by default; ``every`` is in seconds.
     """
 
     def __init__(
@@ -144,11 +125,7 @@ class JobLauncher:
         self._event_reader = EventReader(rover, self._say)
 
     def run(self, manifest: Manifest | str, *, inject: bool = True) -> LaunchedJob:
-        """See the job through.
-
-        Args:
-            manifest: of the job, as a mapping or a text.
-            inject: patch it; False leaves that to the controller's webhook.
+        """Launch the job and wait; without ``inject`` the controller's webhook patches it.
 
         Raises:
             InputError: the manifest, or the job, was refused.

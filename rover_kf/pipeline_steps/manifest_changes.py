@@ -70,12 +70,10 @@ Settings = Mapping[str, Any]
 
 
 def apply_settings(manifest: Manifest, settings: Settings) -> Manifest:
-    """The manifest with a task's settings in every replica's pod.
+    """Put a task's settings into every replica's pod.
 
-    Args:
-        manifest: of the job.
-        settings: ``resources``, ``env`` and ``volume_mounts`` of the trainer; ``volumes``,
-            ``tolerations``, ``node_selector`` and ``affinity`` of the pod.
+    ``resources``, ``env`` and ``volume_mounts`` go to the trainer; ``volumes``, ``tolerations``,
+    ``node_selector`` and ``affinity`` to the pod.
     """
     stated = {key: _restore_integers(value) for key, value in settings.items() if value}
     if not stated:
@@ -135,11 +133,7 @@ _INLINE_SCRIPT = re.compile("-[a-z]*c")
 
 
 def add_arguments(manifest: Manifest, arguments: str) -> Manifest:
-    """The manifest whose script gets these arguments after its own.
-
-    Args:
-        manifest: of the job, not patched yet.
-        arguments: as a shell would split them, such as ``--lr 0.1 --name 'a b'``.
+    """Append arguments, split as by a shell, to the script's own.
 
     Raises:
         InputError: the manifest is patched, has no command to add to or a shell's, or a quote is

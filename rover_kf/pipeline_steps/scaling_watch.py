@@ -83,13 +83,7 @@ def watch_scaling(
 ) -> ScalingHistory:
     """Watch a job until it ends or goes, or the time is over.
 
-    Args:
-        rover: the client of the place where it is.
-        key: the job; it may be about to be created.
-        timeout_seconds: how long it is watched at most.
-        start_seconds: how long it may take to be created.
-        say: takes the lines of the log.
-        every: seconds between two looks.
+    The job may be created in ``start_seconds``; ``every`` are the seconds between two looks.
 
     Raises:
         NoSuchJob: it was not created in time.

@@ -58,13 +58,9 @@ def read(
     environment: Mapping[str, str] | None = None,
     account: pathlib.Path = SERVICE_ACCOUNT,
 ) -> StepContext:
-    """Find out who this step is.
+    """Find out which step this is; an empty ``run`` is the one of the step's pod.
 
-    Args:
-        cluster: where its job will be.
-        run: id of the pipeline's run; empty takes what the step's pod says.
-        environment: the process's own by default.
-        account: folder with the pod's namespace; there is none outside of a pod.
+    ``account`` is the folder with the pod's namespace; there is none outside of a pod.
     """
     told = os.environ if environment is None else environment
     pod = told.get("KFP_POD_NAME") or told.get("HOSTNAME") or socket.gethostname()

@@ -16,13 +16,10 @@ REST_SECONDS = 60.0
 
 
 class Drain:
-    """What the launcher has written for its processes.
+    """The launcher's order to save and leave at a step.
 
-    Args:
-        shared_dir: mount path of the shared volume.
-        resting: folder in which the processes of torchrun mark that they have saved; None: they
-            are rover-run's, which need not.
-        local_rank: of this process.
+    ``resting`` is the folder in which the processes of torchrun mark that they have saved; None:
+    rover-run started them.
     """
 
     def __init__(

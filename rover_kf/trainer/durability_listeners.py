@@ -18,19 +18,18 @@ _TIMEOUT_SECONDS = 5.0
 
 
 class DurabilityListener(Protocol):
-    """An entry of a state."""
+    """An entry of a state that reports how far the job is."""
 
     def state_saved(self, is_durable: Callable[[], bool]) -> None:
-        """The state was saved as it is now; returns at once.
+        """Note that the state was saved as it is now; return at once.
 
-        Args:
-            is_durable: asks the sidecar whether this step or a newer one is durable by now, from
-                any thread; raises SidecarUnavailable if it does not answer.
+        ``is_durable`` requests from the sidecar whether this step or a newer one is durable by now,
+        from any thread. It raises SidecarUnavailable if the sidecar does not answer.
         """
 
 
 def notify(saved_state: State, state: Mapping[str, object], sidecar: SidecarClient) -> None:
-    """Tell those of a state that it was saved."""
+    """Notify the listeners of a state that it was saved."""
     for value in state.values():
         # Of the class: to ask a module for what it does not have takes longer than all the rest.
         saved = getattr(type(value), DurabilityListener.state_saved.__name__, None)

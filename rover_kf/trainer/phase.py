@@ -27,7 +27,7 @@ class StreamState(Protocol):
 
 
 class Phase:
-    """Of one training process, from its Checkpointer's making on."""
+    """The phase of one training process."""
 
     def __init__(self) -> None:
         self._begun = self._stepped = self._ended = False
@@ -41,22 +41,17 @@ class Phase:
         self._streams = tuple(value for value in values if isinstance(value, StreamState))
 
     def begin(self) -> None:
-        """A restore was asked for: steps will follow. A script that only saves tells of none."""
+        """Note that a restore was requested: steps follow."""
         self._begun = True
 
     def record_step(self, state: Mapping[str, object], *, last: bool) -> None:
-        """A step has ended.
-
-        Args:
-            state: whose modules' ``eval()`` tells of evaluations.
-            last: whether no other follows.
-        """
+        """Note the end of a step; ``eval()`` of the state's modules shows evaluations."""
         if not self._stepped:
             self._modules = tuple(weakref.ref(module) for module in _modules(state))
         self._stepped, self._ended = True, last
 
     def end(self) -> None:
-        """What comes now is no training any more."""
+        """Note that no training follows."""
         self._ended = True
 
     @contextlib.contextmanager

@@ -34,7 +34,7 @@ _UNRECLAIMABLE = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerMemory:
-    """One that holds nothing but a launcher, what it has started, and what has started it."""
+    """The memory of a container that holds the launcher and its descendants only."""
 
     group: pathlib.Path
     """Its control group."""
@@ -48,12 +48,7 @@ class ContainerMemory:
 def find_container_memory(
     launcher: int, cgroups: tuple[pathlib.Path, ...] = (V2, V1)
 ) -> ContainerMemory | None:
-    """The container; None where others use the control group, too, or there is none to read.
-
-    Args:
-        launcher: process number of what trains here.
-        cgroups: where a control group may be.
-    """
+    """Return the launcher's container; None where others share its control group."""
     for place in cgroups:
         inside = _members(place)
         if os.getpid() in inside and _counts(place):
@@ -112,12 +107,9 @@ class ResourceUsage:
 
 
 class ResourceMeter:
-    """Looks at most every two seconds; not shared between threads.
+    """A meter that measures at most every two seconds; not shared between threads.
 
-    Args:
-        launcher: process number of what all training processes of the container descend from; 0,
-            or one that this process does not descend from: it trains alone.
-        reports_container: whether this process tells what the container holds.
+    A ``launcher`` that this process does not descend from counts as none: the process trains alone.
     """
 
     def __init__(self, launcher: int = 0, *, reports_container: bool = True) -> None:

@@ -47,10 +47,7 @@ class TrainerSettings:
 
 
 def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
-    """Read the settings.
-
-    Args:
-        environment: the process's own if not given.
+    """Read the settings from the environment, the process's own by default.
 
     Raises:
         InputError: a variable is not what it should be; the message names it.

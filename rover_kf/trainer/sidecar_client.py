@@ -35,11 +35,7 @@ _OK = 200
 
 
 class SidecarClient:
-    """The way to the sidecar.
-
-    Args:
-        shared_dir: mount path of the shared volume.
-    """
+    """A client of this pod's sidecar."""
 
     def __init__(self, shared_dir: pathlib.Path) -> None:
         self._socket = shared_dir / names.SOCKET
@@ -54,16 +50,11 @@ class SidecarClient:
         patience: float = 0.0,
         meanwhile: Meanwhile | None = None,
     ) -> T:
-        """POST a message and wait for the answer.
+        """POST a message and wait for the answer, ``timeout`` seconds for each attempt.
 
-        Args:
-            path: one of ``names.PATH_…``.
-            message: any dataclass of ``rover_kf.api``.
-            reply: what the answer is.
-            timeout: seconds for one attempt.
-            patience: seconds during which a sidecar that is away is asked again (it restarts).
-            meanwhile: called once the question is out, in this thread: another one would take
-                the interpreter from this one, and this one from it, at every turn.
+        A sidecar that is away is retried for ``patience`` seconds (it restarts). ``meanwhile`` runs
+        in this thread once the request is out: another thread would take the interpreter from this
+        one at every turn.
 
         Raises:
             SidecarUnavailable: it did not answer.
@@ -88,13 +79,9 @@ class SidecarClient:
         return codec.loads(reply, body)
 
     def wait(self, state: State, level: str, *, timeout: float, patience: float) -> bool:
-        """Wait until a state (or a newer one) is safe; the reason why it is not is logged.
+        """Wait until a state (or a newer one) is safe; log the reason if it is not.
 
-        Args:
-            state: that was saved.
-            level: ``memory``, ``replica`` or ``durable``.
-            timeout: seconds.
-            patience: seconds during which a sidecar that is away is asked again.
+        ``level`` is ``memory``, ``replica`` or ``durable``; times are in seconds.
 
         Raises:
             InputError: an unknown level.

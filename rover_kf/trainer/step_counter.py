@@ -40,7 +40,7 @@ class SingleWriterCheck:
         self._restored = True
 
     def record_seal(self, seal: Seal) -> None:
-        """This process has."""
+        """Note a seal of this process."""
         self._newest = max(self._newest, seal.sequence)
 
     def check_save(self) -> None:
@@ -81,11 +81,7 @@ class SingleWriterCheck:
 
 
 class StepCounter:
-    """What a process has saved and restored, as far as it may save and restore again.
-
-    Args:
-        settings: of the process.
-    """
+    """The saves and restores of a process, and which may follow."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         self.writer_check = SingleWriterCheck(settings)
@@ -119,10 +115,7 @@ class StepCounter:
         return State(self._round, step)
 
     def claim_restore(self, owner: object) -> None:
-        """The process is about to go on from what it restores.
-
-        Args:
-            owner: restores; nobody else may in this process.
+        """Reserve restores of this process for one owner.
 
         Raises:
             CheckpointError: another one has.
@@ -138,17 +131,14 @@ class StepCounter:
         self._restore_owner, self._restorer_is_open = owner, True
 
     def release(self, owner: object) -> None:
-        """The owner is closed: another one may save, if this one has only restored."""
+        """Note that the owner is closed: another may save if this one only restored."""
         if owner is self._restore_owner:
             self._restorer_is_open = False
         if owner is self._save_owner:
             self._saver_is_open = False
 
     def claim_save(self, owner: object) -> None:
-        """The process is about to save.
-
-        Args:
-            owner: saves; nobody else may in this process.
+        """Reserve saves of this process for one owner.
 
         Raises:
             CheckpointError: another one has saved, or has restored and is open.
@@ -164,7 +154,7 @@ class StepCounter:
         self._save_owner, self._saver_is_open = owner, True
 
     def begin_restore(self) -> None:
-        """A restore is asked for.
+        """Note that a restore is requested.
 
         Raises:
             CheckpointError: steps were saved since the process asked first; its round's answer is
@@ -210,11 +200,9 @@ def step_counter_of(settings: TrainerSettings) -> StepCounter:
 
 
 def checked_step(step: Any, last: int) -> int:
-    """The number of a step that may be saved.
+    """Return the number of a step that may be saved.
 
-    Args:
-        step: as the script tells it; scalars of NumPy and torch count if they are whole.
-        last: that this process has saved or restored; 0: none.
+    Whole scalars of NumPy and torch count. ``last`` is 0 if nothing was saved or restored.
 
     Raises:
         InputError: it is no whole number, below 1 or below the last one; the same again is another

@@ -36,13 +36,9 @@ _PULSE_SECONDS = 5.0
 
 
 class StepReporter:
-    """One a training process.
+    """A thread that reports one training process's steps and seals to the sidecar.
 
-    Args:
-        settings: of the process.
-        sidecar: to the sidecar.
-        phase: says what the process is at; told with the steps, and when it changes.
-        positions: say how far loaders are; told with the steps.
+    Each report has the ``phase`` and the loaders' ``positions``; a new phase is reported at once.
     """
 
     def __init__(
@@ -72,7 +68,7 @@ class StepReporter:
         """Samples that were given up for new ones."""
 
     def report_step(self, sample: StepSample, total_steps: int | None) -> None:
-        """Take a step's figures; returns at once."""
+        """Queue a step's figures; return at once."""
         if len(self._samples) == _MOST_SAMPLES:
             self.dropped += 1
         self._samples.append(sample)
@@ -80,7 +76,7 @@ class StepReporter:
         self._start()
 
     def report_seal(self, seal: Seal, copy_seconds: float) -> None:
-        """Take the news of a seal; returns at once."""
+        """Queue the news of a seal; return at once."""
         settings = self._settings
         message = SlotSealed(
             local_rank=settings.local_rank,
@@ -99,7 +95,7 @@ class StepReporter:
         self._wake.set()
 
     def watch(self) -> None:
-        """Begin to tell the phase, before there is a step to tell."""
+        """Begin to report the phase before there is a step."""
         self._start()
 
     def close(self, timeout: float = 5.0) -> None:

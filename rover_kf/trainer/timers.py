@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class DataWaitTimer:
-    """Of one loader; what is fetched beside the loop costs it nothing."""
+    """A timer of the loop's waits for one loader."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -40,7 +40,7 @@ class DataWaitTimer:
 
 
 class StepTimer:
-    """Of one training process. On a device (CUDA) nothing is measured: calls return before it."""
+    """A timer of one training process's own work in a step; on CUDA it measures nothing."""
 
     def __init__(self) -> None:
         self._handles: dict[int, RemovableHandle] = {}

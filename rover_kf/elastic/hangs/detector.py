@@ -83,14 +83,9 @@ def detect_stall(
     limits: HangPolicy,
     now: float,
 ) -> Stall | None:
-    """Judge a round.
+    """Return a stall of a round.
 
-    Args:
-        ranks: that have said anything in it.
-        began: when the round did; the same clock as all times here.
-        step_times: of the job's steps.
-        limits: by policy.
-        now: the time.
+    All times are of one clock.
 
     Returns:
         None while all is well, or where nothing can be known: no rank tells of steps, one has

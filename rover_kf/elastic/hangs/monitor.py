@@ -75,12 +75,7 @@ def in_collective(text: str) -> bool:
 
 
 def missing_ranks(stacks: Mapping[int, RankStack], world: Collection[int]) -> frozenset[int]:
-    """The ranks that the others wait for, as far as their stacks tell; empty if they do not.
-
-    Args:
-        stacks: by rank, as far as they came.
-        world: all ranks.
-    """
+    """Return the ranks that the others wait for, as far as their stacks show."""
     waiting = {rank for rank in world if rank in stacks and in_collective(stacks[rank].text)}
     rest = frozenset(world) - waiting
     if waiting and rest:
@@ -143,11 +138,7 @@ HangAction: TypeAlias = RequestStacks | HangDetected | HangResolved
 
 
 class HangMonitor:
-    """One a coordinator.
-
-    Args:
-        limits: by policy.
-    """
+    """A monitor of one coordinator's rounds for hangs."""
 
     def __init__(self, limits: HangPolicy) -> None:
         self._limits = limits
@@ -196,12 +187,7 @@ class HangMonitor:
             self._stacks.update((one.rank, one) for one in report.stacks)
 
     def tick(self, now: float, unix_time: float) -> HangAction | None:
-        """Look at the clock.
-
-        Args:
-            now: monotonic seconds.
-            unix_time: the same moment in Unix seconds.
-        """
+        """Advance the clock: ``now`` is monotonic, ``unix_time`` the same moment."""
         self._clock += min(max(now - self._ticked, 0.0), LONGEST_TICK)
         self._ticked = now
         if self._round is None:

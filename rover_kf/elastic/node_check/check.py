@@ -37,12 +37,7 @@ FEW = 3
 
 
 def next_pairs(evidence: CheckEvidence, rounds: int) -> tuple[Pair, ...]:
-    """Pairs of the next round; none if nothing more is to be learnt.
-
-    Args:
-        evidence: so far, of the pods that are here.
-        rounds: how many there were.
-    """
+    """Return the pairs of the round after so many; none if nothing more is to be learnt."""
     if rounds >= MAX_ROUNDS:
         return ()
     found = assessments(evidence)
@@ -116,14 +111,10 @@ class CheckedPod:
 
 
 class NodeCheck:
-    """One check.
+    """A check of the nodes of one job.
 
-    Args:
-        name: differs from every other check's.
-        expected: pods that it waits for.
-        limits: how long.
-        now: monotonic seconds.
-        previous: pods of the job as an earlier check found them.
+    No other check has its ``name``; it waits for ``expected`` pods. ``previous`` are the job's pods
+    as an earlier check found them.
     """
 
     def __init__(

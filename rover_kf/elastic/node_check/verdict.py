@@ -43,12 +43,7 @@ class FleetBaselines:
 
 
 def collect_baselines(checks: Iterable[NodeCheckReport], now: float) -> FleetBaselines:
-    """The fleet as those checks show it.
-
-    Args:
-        checks: of any jobs.
-        now: Unix seconds.
-    """
+    """Return the fleet as checks of any jobs show it, at a Unix time."""
     alone: dict[str, list[float]] = {}
     together: dict[str, list[float]] = {}
     recent: list[PairMeasurement] = []
@@ -216,11 +211,7 @@ SHOWN = 3
 
 
 def pod_verdicts(evidence: CheckEvidence) -> tuple[NodeVerdict, ...]:
-    """A verdict for each pod, in their order.
-
-    Args:
-        evidence: of the whole check; with the fleet's history where it is known.
-    """
+    """Return a verdict for each pod, in their order."""
     found = assessments(evidence)
     guilty = {name for name, one in found.items() if one.proven_bad} | set(evidence.failing_pods())
     return tuple(

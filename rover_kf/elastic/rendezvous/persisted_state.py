@@ -15,7 +15,7 @@ from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
 
 
 def export(rendezvous: Rendezvous) -> RendezvousState:
-    """The memory as of now."""
+    """Return the state as of now."""
     world, steward = rendezvous.world, rendezvous.failure_policy
     closed, spent = world.closed, steward.restart_limiter.budget.spent
     return RendezvousState(
@@ -47,14 +47,9 @@ def fingerprint(rendezvous: Rendezvous) -> tuple[object, ...]:
 def restore(
     rendezvous: Rendezvous, state: RendezvousState, now: float, *, is_running: bool
 ) -> tuple[Effect, ...]:
-    """Go on from a memory.
+    """Resume an earlier rendezvous's state.
 
-    Args:
-        rendezvous: that has just begun.
-        state: of an earlier one.
-        now: monotonic seconds.
-        is_running: whether the memory's round still runs as far as is known: it was written before
-            any member was told of another one.
+    ``is_running``: its round still runs as far as is known, since no member had another one.
     """
     world, steward = rendezvous.world, rendezvous.failure_policy
     world.now, world.number = now, max(world.number, state.number)

@@ -27,7 +27,7 @@ _SHARE = 10
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Of one pod on one node: elsewhere it begins anew."""
+    """An exclusion of one pod on one node; elsewhere it begins again."""
 
     node: str
     seconds: float
@@ -36,11 +36,7 @@ class Exclusion:
 
 
 class PodExclusions:
-    """One a coordinator; a successor begins with none.
-
-    Args:
-        world: whose seats say whether the others are enough.
-    """
+    """The exclusions of one coordinator's pods; a successor begins with none."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -33,11 +33,7 @@ from rover_kf.elastic.rendezvous.world import World
 
 
 class StackRequest:
-    """Who has still to be told.
-
-    Args:
-        world: whose members.
-    """
+    """The members of a world that still have to send their stacks."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -36,12 +36,9 @@ class RepeatedErrorDetector:
     last: LastError | None = None
 
     def is_repeat(self, signature: str, progress: StepProgress, now: float) -> bool:
-        """Note an error of the round that ``progress`` is of; True if it is the last one again.
+        """Note an error of a round; return whether it repeats the last one.
 
-        Args:
-            signature: of the error; empty where a repetition proves nothing.
-            progress: of the round that the error ended.
-            now: the time, by the clock that the round's begin was taken with.
+        An empty signature is of an error whose repetition proves nothing.
         """
         unknown = not progress.any_reported and now - progress.began > BEGINNING
         if not signature or unknown:
@@ -63,13 +60,9 @@ STABLE_SECONDS = 60.0
 def extend_streak(
     streak: FailureStreak, number: int, *, step: int | None, seconds: float
 ) -> FailureStreak:
-    """The row with one failure more.
+    """Extend a streak by a failure; one of an earlier round changes nothing.
 
-    Args:
-        streak: until now.
-        number: of the round that it ended; told again, or late, it changes nothing.
-        step: the newest that the round had finished; None: none.
-        seconds: that the round had lasted.
+    ``step`` is the newest that the round had finished, ``seconds`` its duration.
     """
     if number <= streak.round:
         return streak
@@ -79,18 +72,13 @@ def extend_streak(
 
 
 def backoff_seconds(streak: FailureStreak, max_seconds: float) -> float:
-    """Seconds before the next round.
-
-    Args:
-        streak: with the failure that has just ended a round.
-        max_seconds: by policy; 0: none is ever made.
-    """
+    """Return the seconds before the next round; ``max_seconds`` 0: there is no wait."""
     doublings = min(streak.length - 2, 60)
     return min(FIRST_SECONDS * 2.0**doublings, max_seconds) if doublings >= 0 else 0.0
 
 
 def newest_streak(current: FailureStreak, other: FailureStreak) -> FailureStreak:
-    """Of what two coordinators knew, what was known last; equally new: the first."""
+    """Return the newer of two coordinators' streaks; equally new: the first."""
     return other if other.round > current.round else current
 
 
@@ -129,11 +117,7 @@ class RestartBudget:
 
 
 class RestartLimiter:
-    """One a coordinator.
-
-    Args:
-        world: whose next round waits.
-    """
+    """A limiter of a world's restarts: their budget, and the time before the next round."""
 
     def __init__(self, world: World) -> None:
         self._world, failures = world, world.limits.failures
@@ -143,7 +127,7 @@ class RestartLimiter:
         self.streak = FailureStreak()
 
     def consume(self, round_number: int, kind: str, reason: str) -> str:
-        """A failure that counts has ended a round.
+        """Note a failure that counts and has ended a round.
 
         Returns:
             Why the job ends now; empty: it goes on.
@@ -160,12 +144,10 @@ class RestartLimiter:
         return ""
 
     def restore(self, streak: FailureStreak, *, waiting: bool) -> None:
-        """Go on with an earlier coordinator's row of failures.
+        """Resume an earlier coordinator's streak.
 
-        Args:
-            streak: as it was known there.
-            waiting: whether the next round was still waited for then; how long nobody knows, so the
-                wait begins anew.
+        ``waiting``: the next round still waited then, nobody knows for how long, so the wait begins
+        again.
         """
         newest = newest_streak(self.streak, streak)
         if newest is not self.streak:

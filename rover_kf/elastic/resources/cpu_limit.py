@@ -88,15 +88,10 @@ def decide_raise(
     training_rate: TrainingRate,
     now: float,
 ) -> CpuRaiseDecision:
-    """Whether and how far to raise the limit of a replica type.
+    """Decide whether and how far to raise the limit of a replica type.
 
-    Args:
-        uses: by pod, over one window; one at an earlier limit counts for nothing.
-        state: what was done before.
-        limit: that the type's pods shall have now, in thousandths of a core.
-        bounds: what may be had.
-        training_rate: of the job since the last raise.
-        now: Unix seconds of who asks.
+    ``uses`` are over one window; one at an earlier limit does not count. ``limit`` is in
+    thousandths of a core, ``now`` in Unix seconds.
     """
     rate, least = training_rate.rate, STARVING if training_rate.is_starved else THROTTLED
     short = {

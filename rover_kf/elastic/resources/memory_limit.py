@@ -73,14 +73,10 @@ def after_oom(
     bounds: MemoryRaiseLimits,
     now: float,
 ) -> MemoryRaiseDecision:
-    """Whether and how far to raise the limit of a replica type.
+    """Decide whether and how far to raise the limit of a replica type after kills.
 
-    Args:
-        kills: all that are known, old ones and those dealt with among them.
-        state: what was done before.
-        limit: that the type's pods shall have now, in bytes.
-        bounds: what may be had.
-        now: Unix seconds of who asks.
+    ``kills`` are all known ones, handled ones among them. ``limit`` (bytes) is the one that the
+    type's pods shall have now; ``now`` is in Unix seconds.
     """
     unknown = [
         kill.killed_at for kill in kills if not kill.limit and kill.killed_at > state.seen_until
@@ -109,15 +105,9 @@ def before_oom(
     work: RemainingWork,
     now: float,
 ) -> MemoryRaiseDecision:
-    """Whether the limit would be reached before the work is done, and soon; raised in time then.
+    """Raise the limit in time if the work would reach it soon.
 
-    Args:
-        trend: of what the worst pod takes.
-        state: what was done before.
-        limit: that the type's pods shall have now, in bytes.
-        bounds: what may be had.
-        work: that is left.
-        now: Unix seconds of who asks.
+    ``trend`` is the worst pod's. ``limit`` (bytes) is the one that the type's pods shall have now.
     """
     room = NEARLY * limit - trend.memory
     if trend.rising < RISING or trend.per_second <= 0 or now - state.raised_at < SETTLE_SECONDS:

@@ -27,12 +27,7 @@ LATE_SECONDS = 1.0
 
 
 def run_node_check(event_loop: EventLoop, worker_group: WorkerGroup, request: CheckRequest) -> str:
-    """Take part in a check if there is one; returns when training may begin.
-
-    Args:
-        event_loop: events and requests.
-        worker_group: that forks the processes which measure.
-        request: with the pod and the store that its partners meet at.
+    """Take part in a check if there is one; return when training may begin.
 
     Returns:
         Why the check was passed over; empty if it was not.

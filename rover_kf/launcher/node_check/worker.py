@@ -30,11 +30,10 @@ ONES_EVERY = 64
 
 
 def run(task: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
-    """Measure, tell, and end this process.
+    """Measure, send the event, and end this process.
 
-    Args:
-        task: a CheckTask's fields; ``rank`` of this process, ``local_rank``, and ``variables``.
-        send: sends the event; called again with what is known then.
+    ``task`` has a CheckTask's fields with this process's ``rank``, ``local_rank`` and
+    ``variables``. ``send`` is called twice, with what is known then.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, task["seconds"])

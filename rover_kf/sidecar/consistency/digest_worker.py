@@ -26,13 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReplicaDigester:
-    """One a sidecar.
-
-    Args:
-        settings: of the sidecar.
-        slots: this pod's.
-        peers: the coordinator.
-    """
+    """A worker that sends checksums of this pod's slots to the coordinator."""
 
     def __init__(self, settings: SidecarSettings, slots: PodSlots, peers: PeerClient) -> None:
         self._settings, self._slots, self._peers = settings, slots, peers

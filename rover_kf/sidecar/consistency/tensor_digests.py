@@ -24,11 +24,7 @@ PINNED_BYTES = 16 << 20
 
 
 def digest_slot(arena: Arena, seal: Seal) -> tuple[TensorChecksum, ...]:
-    """CRC-32C of each of them, in the file's order. Blocks.
-
-    Args:
-        arena: of a local rank.
-        seal: of the slot.
+    """Compute the CRC-32C of each comparable tensor in the file's order. Blocks.
 
     Raises:
         CorruptSnapshot: the slot no longer holds that snapshot.

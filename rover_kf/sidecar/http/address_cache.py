@@ -21,11 +21,7 @@ FALLBACK_SECONDS = 1.0
 
 
 class AddressCache(AbstractResolver):
-    """Asks another resolver, and answers what that one said last where it no longer knows a name.
-
-    Args:
-        resolver: the other resolver.
-    """
+    """A resolver that keeps another one's last answers for names that are gone."""
 
     def __init__(self, resolver: AbstractResolver) -> None:
         self._resolver = resolver
@@ -35,7 +31,7 @@ class AddressCache(AbstractResolver):
         self._enabled.set()
 
     def pause(self, seconds: float) -> None:
-        """Ask nothing for some time, unless ``free`` is called earlier; requests wait."""
+        """Look nothing up for some seconds, unless ``resume`` is called; requests wait."""
         self._enabled.clear()
         asyncio.get_running_loop().call_later(seconds, self.resume)
 

@@ -154,13 +154,7 @@ def make_application(
     *,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> web.Application:
-    """An application; without a gate everybody may ask.
-
-    Args:
-        routes: that it answers.
-        authenticator: who may ask.
-        max_body_bytes: bytes of a request's body.
-    """
+    """Create an application; without an authenticator every request is served."""
     waiting = _LongPollTasks()
 
     @web.middleware

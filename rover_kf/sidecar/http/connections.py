@@ -22,17 +22,13 @@ SILENCE_SECONDS = IDLE_SECONDS + BETWEEN_SECONDS * PROBES
 
 
 class KeepAliveConnector:
-    """All of one client."""
+    """The connections of one client."""
 
     def __init__(self) -> None:
         self._addresses: weakref.WeakKeyDictionary[socket.socket, str] = weakref.WeakKeyDictionary()
 
     def create_socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """One for an address, as aiohttp's connector wants it.
-
-        Args:
-            info: as of ``socket.getaddrinfo``.
-        """
+        """Create a socket for an item of ``socket.getaddrinfo``."""
         one = _keepalive_socket(info)
         self._addresses[one] = info[4][0]
         return one

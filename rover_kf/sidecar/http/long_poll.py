@@ -32,11 +32,9 @@ class LongPoll:
         self.next_change = asyncio.Event()
 
     async def wait(self, probe: Callable[[], T | None], seconds: float) -> T | None:
-        """Wait until there is something; at once if there is already.
+        """Wait up to so many seconds until ``probe`` returns something else than None.
 
-        Args:
-            probe: what there is; None for nothing. Asked at each change, and now and then.
-            seconds: how long to wait.
+        It is called at once, at each change, and now and then.
 
         Returns:
             What there is; None: nothing in time.

@@ -63,12 +63,7 @@ class _ClientResponseStream:
 
 
 class HttpPeerClient:
-    """One session for all requests to other sidecars.
-
-    Args:
-        settings: of the own one.
-        tls: None: they speak plain HTTP.
-    """
+    """A session for all requests to other sidecars; without ``tls`` by plain HTTP."""
 
     def __init__(self, settings: SidecarSettings, tls: ReloadingTls | None = None) -> None:
         self._tls, self._scheme = tls, "https" if tls else "http"

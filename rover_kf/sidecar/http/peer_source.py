@@ -30,13 +30,7 @@ _PROGRESS_BYTES = 64 << 10
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PeerSource:
-    """A slot of another pod, over its sidecar's port; a Source.
-
-    Args:
-        peers: other sidecars.
-        holding: which slot.
-        sleep: takes seconds.
-    """
+    """A slot of another pod, over its sidecar's port; a Source."""
 
     peers: PeerClient
     holding: SlotInfo

@@ -31,11 +31,7 @@ class TokenLifetime:
 
 
 class TokenClock:
-    """One a sidecar; where pods have no such tokens it is the machine's own time.
-
-    Args:
-        settings: of the sidecar.
-    """
+    """A clock by the API server's time in this pod's token; without one by the machine's."""
 
     def __init__(self, settings: SidecarSettings) -> None:
         cluster = settings.auth == "serviceaccount"
@@ -75,11 +71,7 @@ class TokenClock:
 
 
 def parse_lifetime(token: str) -> TokenLifetime | None:
-    """When a token was issued and when it ends; None if it does not say so. Nothing is verified.
-
-    Args:
-        token: of this pod, as the kubelet has written it.
-    """
+    """Return when a token was issued and when it ends, unverified; None if it has neither."""
     body = token.split(".")[1] if token.count(".") == 2 else ""  # noqa: PLR2004 - a JWT's parts
     try:
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))

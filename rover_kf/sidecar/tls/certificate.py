@@ -55,12 +55,7 @@ class Certificate:
 
 
 def load(contents: Mapping[str, bytes], folder: pathlib.PurePath, namespace: str) -> Certificate:
-    """What is in those files.
-
-    Args:
-        contents: by files().
-        folder: where, for errors.
-        namespace: whose sidecars use it.
+    """Read the certificate from the files of a folder.
 
     Raises:
         InputError: a part is missing, or another pod would not take it.
@@ -107,13 +102,7 @@ def read_files(folder: pathlib.Path) -> dict[str, bytes]:
 
 
 def validation_error(certificate: Certificate, authorities: str, namespace: str) -> str:
-    """Why who trusts those authorities would not take it; empty if they would.
-
-    Args:
-        certificate: that a sidecar shows.
-        authorities: PEM of those that are trusted.
-        namespace: of the sidecar.
-    """
+    """Return why clients of these authorities (PEM) would refuse it; empty: they accept."""
     try:
         _verify_by_handshake(certificate.chain, certificate.key, authorities, namespace)
     except errors.InputError as refused:

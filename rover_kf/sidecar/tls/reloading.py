@@ -37,12 +37,9 @@ Notify = Callable[[str], None]
 
 
 class ReloadingTls:
-    """One a sidecar.
+    """The TLS contexts of one sidecar, which follow the mounted files.
 
-    Args:
-        folder: of the mounted files.
-        namespace: of the pod.
-        notify: what is told of a certificate that does not fit, or ends.
+    ``notify`` gets a message about a certificate that does not fit, or ends.
     """
 
     def __init__(self, folder: pathlib.Path, namespace: str, notify: Notify) -> None:
@@ -70,10 +67,7 @@ class ReloadingTls:
         return self._rotation.shown.not_after if self._rotation else 0.0
 
     async def start(self, stopped: asyncio.Event) -> bool:
-        """Wait for a certificate that fits: without one nothing is answered and nothing is asked.
-
-        Args:
-            stopped: nobody waits for it any more.
+        """Wait for a certificate that fits: nothing is served or requested without one.
 
         Returns:
             Whether there is one.
@@ -86,7 +80,7 @@ class ReloadingTls:
         return True
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop following."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -55,13 +55,7 @@ def start(certificate: Certificate) -> Rotation:
 
 
 def advance(rotation: Rotation, certificate: Certificate, now: float) -> Rotation:
-    """What follows from the newest good certificate.
-
-    Args:
-        rotation: so far.
-        certificate: as it is mounted; the same one again is no news.
-        now: Unix seconds.
-    """
+    """Follow the newest valid certificate at a Unix time; the same one again changes nothing."""
     mounted = set(certificate.authorities)
     known = {one.authority for one in rotation.trusted}
     trusted = [

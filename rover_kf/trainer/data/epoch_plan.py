@@ -14,7 +14,7 @@ from rover_kf.trainer.data.shuffle import BlockInterleave
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """How a script wants epochs to be cut."""
+    """A script's choice of batches."""
 
     batch: int
     """Samples a step, over all ranks."""
@@ -27,7 +27,7 @@ class BatchSpec:
     """Batches go to them in turn: each then reads lanes of its own."""
 
     def interleave(self) -> BlockInterleave | None:
-        """How an epoch goes over blocks.
+        """Return how an epoch goes over blocks.
 
         Raises:
             InputError: no lanes can be of these numbers.
@@ -39,14 +39,14 @@ class BatchSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """Of one rank."""
+    """An epoch as one rank sees it."""
 
     position: EpochPosition
     batches: Batches
     """Of an epoch."""
 
     def remaining(self) -> Batches:
-        """What the epoch has left."""
+        """Return what the epoch has left."""
         return self.batches.starting_at(self.position.done)
 
 
@@ -60,16 +60,9 @@ def plan_epochs(
     rank: int | None,
     world_size: int | None,
 ) -> EpochPlan:
-    """Lay it.
+    """Plan the epochs of a map-style data set; see ``EpochPosition``.
 
-    Args:
-        dataset: map-style.
-        spec: what steps are.
-        seed: as Course's, and ...
-        shuffle: as Course's, and ...
-        fingerprint: as Course's.
-        rank: of this process and ...
-        world_size: ... their number; from the environment if not given.
+    ``rank`` and ``world_size`` come from the environment if they are None.
 
     Raises:
         InputError: the data set has no length, or the numbers make no batches.

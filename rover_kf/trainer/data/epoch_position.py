@@ -28,15 +28,10 @@ _VERSION = 1
 
 
 class EpochPosition:
-    """Of one job through one data set.
+    """A position of one job in one data set, the same on all ranks.
 
-    Args:
-        dataset: map-style; the same samples in every process and every time.
-        seed: of the orders.
-        shuffle: False: the data set's own order.
-        fingerprint: of the contents; the data set's own if not given.
-        interleave: that an epoch goes over blocks in, if the data set has blocks; None: any sample
-            may follow any other all the same.
+    With ``interleave`` an epoch goes over the data set's blocks; without it any sample may follow
+    any other. An empty ``fingerprint`` stands for the data set's own.
 
     Raises:
         InputError: the data set has no length, or its blocks are not all of it.
@@ -71,7 +66,7 @@ class EpochPosition:
         """Samples of the epoch that steps have used, over all ranks."""
 
     def order(self) -> SampleOrder:
-        """Of the epoch."""
+        """Return the order of the epoch."""
         if not self._shuffle:
             return Unshuffled()
         if self._interleave is None:
@@ -79,11 +74,11 @@ class EpochPosition:
         return BlockShuffled(self._blocks, self._interleave, self._seed, self.epoch)
 
     def next_epoch(self) -> None:
-        """The next epoch begins."""
+        """Begin the next epoch."""
         self.epoch, self.done = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The place, and what the order came of."""
+        """Return the position and what the order depends on."""
         lanes = self._interleave
         return {
             "version": _VERSION,
@@ -98,7 +93,7 @@ class EpochPosition:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at a place.
+        """Resume at a position.
 
         Raises:
             CheckpointError: it is a place in another data set, or of a newer version.

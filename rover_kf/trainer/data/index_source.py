@@ -13,13 +13,9 @@ from rover_kf.data_sharding.permutation import Permutation
 
 
 class IndexSource:
-    """A map-style data set.
+    """A map-style data set as a source; its samples are the same in every process.
 
-    Args:
-        dataset: with a length; the same samples in every process and every time.
-        seed: of the order.
-        shuffle: False: the data set's own order.
-        fingerprint: of its contents, any text; its attribute of that name if not given.
+    An empty ``fingerprint`` stands for the data set's own.
 
     Raises:
         InputError: the data set has no length.
@@ -60,12 +56,9 @@ class IndexSource:
 
 
 class RangeSource:
-    """A function that reads a range of samples, in their own order.
+    """A function that reads a range of samples, in their own order, as a source.
 
-    Args:
-        read: gives the samples of a range, as many as it has numbers.
-        samples: that there are.
-        fingerprint: of the contents; any text.
+    ``read`` returns as many samples as its range has numbers.
 
     Raises:
         InputError: fewer samples than none.

@@ -27,24 +27,24 @@ _TIMEOUT_SECONDS = 5.0
 
 
 class LeaseClient(Protocol):
-    """What answers."""
+    """A way to a ledger."""
 
     def register(self, registration: RegisterData) -> RegisterReply:
-        """Say what this process has.
+        """Report what this process has.
 
         Raises:
             RoverError: nobody answers, or refuses.
         """
 
     def exchange(self, request: LeaseRequest) -> LeaseReply:
-        """Tell what was used, ask for more.
+        """Report what was used, and request more.
 
         Raises:
             RoverError: nobody answers, or refuses.
         """
 
     def progress(self, name: str, round_: int) -> DataProgress:
-        """What a shared ledger has as done, as of now.
+        """Return what a shared ledger has as done, as of now.
 
         Raises:
             RoverError: nobody answers, or there is none.
@@ -52,11 +52,7 @@ class LeaseClient(Protocol):
 
 
 class RemoteLeases:
-    """The coordinator's, through this pod's sidecar.
-
-    Args:
-        sidecar: to the sidecar.
-    """
+    """A way to the coordinator's ledgers, through this pod's sidecar."""
 
     def __init__(self, sidecar: SidecarClient) -> None:
         self._sidecar = sidecar
@@ -80,7 +76,7 @@ class RemoteLeases:
 
 
 class LocalLeases:
-    """Of a process outside rover-kf: it lends this rank an equal part, and asks nobody."""
+    """A ledger in a process outside rover-kf: this rank gets an equal part."""
 
     def __init__(self) -> None:
         self._dispatcher = ShardDispatcher()

@@ -39,14 +39,10 @@ PATIENCE_SECONDS = 300.0
 
 
 class LeasePrefetcher:
-    """One a data set and process.
+    """A thread that leases slots of one data set ahead of the training loop.
 
-    Args:
-        tracker: of its slots.
-        client: that lends them.
-        progress: what the state has seen, told to a desk that does not know this process.
-        ends: where streams end now.
-        ahead: slots that shall always be lent.
+    ``ahead`` slots are leased at any time. A coordinator that does not know this process gets
+    ``progress``. ``ends`` returns where streams end now.
     """
 
     def __init__(
@@ -71,7 +67,7 @@ class LeasePrefetcher:
     # -- the loop's side --------------------------------------------------------------------------
 
     def claim(self, max_slots: int) -> SlotSpan | None:
-        """The next slots; None: nothing can be lent now, or the epoch is over.
+        """Return the next slots; None: none can be leased now, or the epoch is over.
 
         Raises:
             RoverError: the coordinator refuses.
@@ -85,7 +81,7 @@ class LeasePrefetcher:
             return found
 
     def is_ready(self) -> bool:
-        """Whether there is something to take.
+        """Return whether ``claim`` has slots.
 
         Raises:
             RoverError: as for take.
@@ -122,36 +118,36 @@ class LeasePrefetcher:
             return self._tracker.poison
 
     def mark_used(self, spans: Iterable[SlotSpan], *, but: Iterable[SlotSpan] = ()) -> None:
-        """See Holder."""
+        """See LeaseTracker."""
         with self._changed:
             self._tracker.mark_used(spans, returned=but)
             if self._tracker.idle or self._tracker.missing_slots(self._ahead):
                 self._changed.notify_all()  # others may wait for this epoch's end
 
     def report_unusable(self, records: Iterable[UnreadableSpan]) -> None:
-        """See Holder."""
+        """See LeaseTracker."""
         with self._changed:
             self._tracker.report_unusable(records)
 
     def report_unreadable(self, span: SlotSpan, reason: str) -> None:
-        """See Holder."""
+        """See LeaseTracker."""
         with self._changed:
             self._tracker.report_unreadable(span, reason)
             self._changed.notify_all()
 
     def release(self, spans: Iterable[SlotSpan] | None = None) -> None:
-        """See Holder."""
+        """See LeaseTracker."""
         with self._changed:
             self._tracker.return_spans(spans)
 
     def next_epoch(self) -> None:
-        """The next epoch."""
+        """Begin the next epoch."""
         with self._changed:
             self._tracker.next_epoch()
             self._changed.notify_all()
 
     def follow_ledger(self) -> int:
-        """Go back with a shared ledger that has gone back to a checkpoint's epoch.
+        """Return the epoch to read: a shared ledger may be back at an older one.
 
         Returns:
             The epoch to read.
@@ -163,16 +159,12 @@ class LeasePrefetcher:
             return self._tracker.epoch
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was used is told.
-
-        Args:
-            seconds: at most.
-        """
+        """Wait for the acknowledgment of all that was used, for so many seconds at most."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._tracker.has_unacknowledged, seconds)
 
     def check(self) -> None:
-        """Nothing, as long as the coordinator refuses nothing.
+        """Raise what the coordinator refused.
 
         Raises:
             RoverError: it does.
@@ -181,7 +173,7 @@ class LeasePrefetcher:
             raise self._error
 
     def close(self) -> None:
-        """Ask no more."""
+        """End the thread."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

@@ -20,11 +20,7 @@ class HasPosition(Protocol):
     """An entry of a state that knows its place in a data set."""
 
     def data_place(self, name: str) -> DataPosition:
-        """Where it is now; from any thread.
-
-        Args:
-            name: that the state has it under.
-        """
+        """Return the position now; from any thread. The state has it under ``name``."""
 
 
 @runtime_checkable
@@ -36,14 +32,14 @@ class HasWaitTime(Protocol):
 
 
 class LoaderProgress:
-    """Of one training process."""
+    """The positions and wait times of one training process's loaders."""
 
     def __init__(self) -> None:
         self._positioned: tuple[tuple[str, HasPosition], ...] = ()
         self._waited_for: tuple[HasWaitTime, ...] = ()
 
     def watch_state(self, state: Mapping[str, object]) -> None:
-        """Tell of the loaders of this state."""
+        """Follow the loaders of this state."""
         values = (value for value in state.values() if not isinstance(value, type))
         self._waited_for = tuple(value for value in values if isinstance(value, HasWaitTime))
         found = [

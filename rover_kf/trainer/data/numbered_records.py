@@ -18,7 +18,7 @@ _SHARD = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NumberedRecords:
-    """What is handed out of one data set."""
+    """The records of one data set by their numbers."""
 
     plan: DataPlan
     batch: int
@@ -37,7 +37,7 @@ class NumberedRecords:
         shuffle: bool,
         fingerprint: str,
     ) -> NumberedRecords:
-        """Of so many records.
+        """Plan the leases of so many records.
 
         Raises:
             InputError: there is nothing to train on, or a number is out of range.
@@ -56,7 +56,7 @@ class NumberedRecords:
         return -(-self.plan.partitions[0].end // self.batch)
 
     def record_numbers(self, span: SlotSpan, epoch: int) -> Any:
-        """The numbers of the records that stand in these places, as an array of int64."""
+        """Return the records' numbers at these slots, an int64 array."""
         numpy: Any = importlib.import_module("numpy")
         found = numpy.arange(span.begin, span.end, dtype=numpy.int64)
         if self.seed is not None:

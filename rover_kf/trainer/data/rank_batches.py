@@ -17,7 +17,7 @@ AT_ONCE = 16384
 
 
 class RankBatch(NamedTuple):
-    """A part, as it is handed out."""
+    """A part of a batch with its indices."""
 
     part: BatchPart
     done: int
@@ -26,12 +26,7 @@ class RankBatch(NamedTuple):
 
 
 def rank_batches(batches: Batches, order: SampleOrder) -> Iterator[RankBatch]:
-    """The rest of an epoch.
-
-    Args:
-        batches: of the rank.
-        order: of the epoch.
-    """
+    """Return the rest of an epoch: a rank's batches in the epoch's order."""
     step = 0
     while step < batches.steps:
         whole = batches.parts_of(min(batches.batch, batches.samples))

@@ -192,11 +192,9 @@ class ShardedDataset(IterableDataset[Any]):
     # -- leases -----------------------------------------------------------------------------------
 
     def leases(self, ahead: int, least: int) -> LeasePrefetcher:
-        """This process's, made when they are first asked for.
+        """Return this process's leases, which the first call opens.
 
-        Args:
-            ahead: slots that shall always be lent.
-            least: slots that are used at once.
+        ``ahead`` slots are leased at any time; ``least`` of them are used at once.
 
         Raises:
             InputError: processes that cannot tell each other what they use.

@@ -22,14 +22,10 @@ from rover_kf.data_sharding.permutation import Permutation
 
 
 class SampleOrder(Protocol):
-    """Of one epoch."""
+    """An order of the samples of one epoch."""
 
     def samples_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """The samples' numbers.
-
-        Args:
-            positions: in the epoch, int64.
-        """
+        """Return the samples' numbers at positions of the epoch (int64)."""
 
 
 class Unshuffled:
@@ -41,13 +37,7 @@ class Unshuffled:
 
 
 class Shuffled:
-    """Any sample may follow any other.
-
-    Args:
-        size: samples of the epoch.
-        seed: of the job.
-        epoch: number of the epoch.
-    """
+    """A random order in which any sample may follow any other."""
 
     def __init__(self, size: int, seed: int, epoch: int) -> None:
         self._order = Permutation(size, seed, epoch)
@@ -58,7 +48,7 @@ class Shuffled:
 
 
 def permute_positions(order: Permutation, positions: torch.Tensor) -> torch.Tensor:
-    """``order.at`` of every place."""
+    """Return ``order.value_at`` of every position."""
     found = order.apply_network(positions)
     while bool((outside := found >= order.size).any()):
         found[outside] = order.apply_network(found[outside])
@@ -71,7 +61,7 @@ _MIN_WINDOW = 4096
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockInterleave:
-    """How an epoch goes over the line.
+    """A way over the line of blocks, in lanes.
 
     Raises:
         InputError: a number below 1.
@@ -91,12 +81,7 @@ class BlockInterleave:
             )
 
     def line_positions(self, positions: torch.Tensor, samples: int) -> torch.Tensor:
-        """Where in the line the epoch's places are.
-
-        Args:
-            positions: below ``samples``.
-            samples: of the line.
-        """
+        """Return the positions in the line of positions in the epoch."""
         count = min(self.count, samples)
         each, more = divmod(samples, count)
         whole = each // self.run_length * self.run_length
@@ -112,13 +97,10 @@ class BlockInterleave:
 
 
 class BlockShuffled:
-    """An ``Order`` of one epoch.
+    """A random order of one epoch that keeps the samples of a block close.
 
-    Args:
-        sizes: samples of each block, in the data set's order.
-        interleave: the same on all ranks and in all lives of the job.
-        seed: of the job.
-        epoch: number of the epoch.
+    ``sizes`` are the samples of each block in the data set's order. ``interleave`` is the same on
+    all ranks and in all lives of the job.
     """
 
     def __init__(

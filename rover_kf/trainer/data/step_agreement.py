@@ -20,7 +20,7 @@ HAS_BATCH, NO_BATCH_NOW, EPOCH_OVER = 2, 1, 0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one rank brings."""
+    """A rank's part of a step."""
 
     flag: int
     spans: tuple[SlotSpan, ...] = ()
@@ -29,10 +29,9 @@ class Contribution:
 
 
 class StepAgreement:
-    """One a process.
+    """An exchange of contributions between the ranks of a process group.
 
-    Args:
-        partitions: names, in the same order on all ranks.
+    ``partitions`` have the same order on all ranks.
     """
 
     def __init__(self, partitions: tuple[str, ...]) -> None:
@@ -42,7 +41,7 @@ class StepAgreement:
         self._ready = False
 
     def all_gather(self, contribution: Contribution) -> list[Contribution]:
-        """Give what this rank brings, get what all do, by rank. All ranks must call it."""
+        """Return the contributions of all ranks, by rank; all ranks must call it."""
         if not dist.is_initialized():
             return [contribution]
         numbers = [contribution.flag, contribution.samples, len(contribution.spans)]
@@ -53,7 +52,7 @@ class StepAgreement:
         return [self._parse(told.tolist()) for told in self._all_gather(mine)]
 
     def all_gather_text(self, text: str) -> list[str]:
-        """Give a text, get those of all ranks. All ranks must call it."""
+        """Return the texts of all ranks; all ranks must call it."""
         if not dist.is_initialized():
             return [text]
         data = text.encode()

@@ -22,7 +22,7 @@ ReadOrder = tuple[int, tuple[SlotSpan, ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """A batch that was read, or was not."""
+    """A batch that was read, or could not be."""
 
     spans: tuple[SlotSpan, ...]
     batch: Any = None
@@ -40,12 +40,7 @@ class ReadBatch:
 
 
 class WorkerReads(Dataset[ReadBatch]):
-    """Batches by their slots.
-
-    Args:
-        source: of the slots.
-        collate: makes a batch of samples.
-    """
+    """A data set of batches, which DataLoader requests by their slots."""
 
     def __init__(self, source: LedgerSource, collate: Callable[[list[Any]], Any]) -> None:
         self._source, self._collate = source, collate

@@ -20,17 +20,13 @@ _BITS = 63
 
 
 class WorkerSeeds:
-    """Of one loader.
-
-    Args:
-        options: of DataLoader, with a generator if the script has given it one.
-    """
+    """The seeds of one loader's workers; a generator among its options is left alone."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._has_generator = options.get("generator") is not None
 
     def begin(self, loader: DataLoader[Any], epoch: int, done: int) -> None:
-        """Before each iteration: they follow from the script's seed and the place in the data."""
+        """Seed an iteration by the script's seed and the position in the data."""
         if not self._has_generator:
             place = random.Random(f"{torch.initial_seed()} {epoch} {done}")  # noqa: S311 - no secret
             # Where DataLoader makes the tensor that it draws into: the default device.

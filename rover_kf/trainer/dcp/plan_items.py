@@ -51,12 +51,7 @@ def value_of(item: WriteItem, planner: SavePlanner) -> torch.Tensor | bytes:
 
 
 def piece_of(item: WriteItem, copy: int) -> TensorShard:
-    """What a snapshot says of an item's tensor.
-
-    Args:
-        item: of a tensor.
-        copy: 0 if this rank writes it to storage.
-    """
+    """Describe an item's tensor for the snapshot; the rank of ``copy`` 0 writes it to storage."""
     box, shape = box_of(item)
     return TensorShard(shape, box.offsets, copy)
 

@@ -20,10 +20,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def staged_folder(root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """An empty folder beside a folder's place; it goes with what is in it when the block ends.
-
-    Args:
-        root: the folder that is to be made; those above it are, too.
+    """Yield an empty folder next to ``root``, which is to be created; remove it at the end.
 
     Raises:
         OSError: the file system refused.

@@ -267,13 +267,7 @@ def _restore_folder(
 def write_files(
     listing: FolderListing, header: Snapshot, buffer: mmap.mmap, root: pathlib.Path
 ) -> None:
-    """Write a snapshot's files into an empty folder.
-
-    Args:
-        listing: what the snapshot's state says of them.
-        header: the snapshot's header.
-        buffer: its bytes.
-        root: the folder.
+    """Write a snapshot's files into the empty folder ``root``, as its state lists them.
 
     Raises:
         OSError: the file system refused.

@@ -54,7 +54,7 @@ class FolderListing:
 
 
 def require_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """A folder that a script names.
+    """Return the folder that a script names.
 
     Raises:
         InputError: it names none, which would be the working directory.
@@ -68,7 +68,7 @@ def require_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def resolve_target(path: pathlib.Path) -> pathlib.Path:
-    """Where a folder is made that a script names; links are followed.
+    """Return where a folder is created that a script names; links are followed.
 
     Raises:
         InputError: something is there already, or it is the root of a volume, which cannot be put
@@ -126,12 +126,7 @@ def scan(root: pathlib.Path) -> FolderListing:
 
 
 def read_into(root: pathlib.Path, file: FileEntry, slot: int) -> None:
-    """Have the kernel copy a file's bytes to where a slot's descriptor stands.
-
-    Args:
-        root: the folder.
-        file: as ``look`` has found it.
-        slot: descriptor of the slot.
+    """Let the kernel copy a file's bytes to the position of a slot's descriptor.
 
     Raises:
         CheckpointError: it changed since, or meanwhile.
@@ -156,7 +151,7 @@ def read_into(root: pathlib.Path, file: FileEntry, slot: int) -> None:
 
 
 def from_plain(tree: Any) -> FolderListing:
-    """What a snapshot lists; nothing in it leads out of the folder.
+    """Read what a snapshot lists; nothing in it leads out of the folder.
 
     Raises:
         CheckpointError: another kind of script has saved it.

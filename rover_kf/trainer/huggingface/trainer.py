@@ -105,13 +105,10 @@ class Trainer(transformers.Trainer):
 
 
 class FlashCallback(transformers.TrainerCallback):
-    """Restores before the first step and saves after each one that is due.
+    """A callback that restores before the first step and saves after each due one.
 
     A step is saved when the next one begins: then logging and evaluation, which use random numbers
     and change the logs, are behind it.
-
-    Args:
-        trainer: whose training it is.
     """
 
     def __init__(self, trainer: Trainer) -> None:

@@ -11,12 +11,7 @@ from typing import Any
 
 
 def state_json(state: Any, exportable: Iterable[Any]) -> str:
-    """The text.
-
-    Args:
-        state: Trainer's.
-        exportable: callbacks, and what else has ``state()``; those of one class in their order.
-    """
+    """Return trainer_state.json's text with the ``state()`` of callbacks and others."""
     kept: dict[str, Any] = {}
     for found in exportable:
         name = type(found).__name__
@@ -36,11 +31,9 @@ def _plain(value: object) -> object:
 
 
 def stream_position(text: str, accumulated: int) -> tuple[int, int]:
-    """Where data without a length had got to: whole passes, and batches of the next one.
+    """Return the position in data without a length: whole passes and batches of the next.
 
-    Args:
-        text: of before.
-        accumulated: batches a step.
+    ``accumulated`` are the batches of a step.
     """
     state = json.loads(text)
     passes = int(state["epoch"])
@@ -49,12 +42,7 @@ def stream_position(text: str, accumulated: int) -> tuple[int, int]:
 
 
 def restore_callbacks(saved: Mapping[str, Any], callbacks: Iterable[Any]) -> None:
-    """Set what callbacks had counted; how they were made is the script's.
-
-    Args:
-        saved: as the text has it, by the name of a class.
-        callbacks: of this process.
-    """
+    """Set what callbacks had counted, by the names of their classes."""
     by_name: dict[str, list[Any]] = {}
     for callback in callbacks:
         by_name.setdefault(type(callback).__name__, []).append(callback)
@@ -72,11 +60,9 @@ def unlogged_loss(trainer: Any) -> list[float]:
 
 
 def resume_metrics(trainer: Any, saved: list[float]) -> None:
-    """Have the next mean be of all steps since then, as in a process that nobody killed.
+    """Make the next mean cover all steps since the last log, as without a restart.
 
-    Args:
-        trainer: that has begun to train, and counts from the step that it goes on from.
-        saved: what ``unlogged`` gave.
+    The trainer has begun, and counts from the step that it resumes from.
     """
     if saved:
         total, since = saved

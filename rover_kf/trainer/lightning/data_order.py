@@ -21,7 +21,7 @@ from rover_kf.trainer.state.flatten import is_stateful
 
 
 class DataOrder:
-    """Where the random generators were when orders were drawn."""
+    """The random generators' states at the moments at which orders were drawn."""
 
     def __init__(self) -> None:
         self._begin: dict[str, Any] = {}
@@ -31,11 +31,7 @@ class DataOrder:
         self._drawn = False
 
     def begin(self, saved: dict[str, Any] | None) -> None:
-        """Before the data loaders are made.
-
-        Args:
-            saved: what ``state`` gave; None: nothing was saved.
-        """
+        """Set the generators before the data loaders are made; None: nothing was saved."""
         if saved is None:
             self._begin = _export_rng_state()
             return
@@ -64,19 +60,16 @@ class DataOrder:
             )
 
     def draw(self, trainer: Any, start: Callable[[], None]) -> None:
-        """An epoch begins.
+        """Begin an epoch.
 
-        Args:
-            trainer: Lightning's.
-            start: makes the iterator over its batches, but for the first epoch of a process, whose
-                iterator is there.
+        ``start`` makes the iterator over its batches. The first epoch of a process has one already.
         """
         before = _export_rng_state(_loader_generators(trainer)) if self._drawn else None
         start()
         self._epoch, self._drawn = before, True
 
     def resume(self, trainer: Any, fetcher: Any) -> None:
-        """Have the next batch come that the job was about to use; the epoch has been started."""
+        """Let the next batch be the one that the job was about to use."""
         loop, self._drawn = trainer.fit_loop, True
         used = loop.epoch_loop.batch_progress.current.ready
         if all(map(is_stateful, loop._combined_loader.flattened)):  # noqa: SLF001 - the loop's own
@@ -96,11 +89,11 @@ class DataOrder:
             next(fetcher, None)  # with more ranks than before, an epoch may have fewer batches
 
     def end(self, trainer: Any) -> None:
-        """The last epoch is over; who trains on begins another one."""
+        """Note the end of the last epoch."""
         self._epoch = _export_rng_state(_loader_generators(trainer))
 
     def samples(self, trainer: Any) -> int:
-        """That a rank uses in an optimizer step; 0 if its data loader does not tell."""
+        """Return a rank's samples of an optimizer step; 0 if its loader has no batch size."""
         loader = trainer.fit_loop._combined_loader.flattened[0]  # noqa: SLF001 - the loop's own
         size = getattr(loader, "batch_size", None)
         return size * trainer.accumulate_grad_batches if isinstance(size, int) else 0

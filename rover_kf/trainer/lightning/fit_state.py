@@ -26,11 +26,7 @@ _LEFT_OUT = (
 
 
 class FitState:
-    """An entry of a Checkpointer's state; made when a step is saved, not before.
-
-    Args:
-        trainer: Lightning's.
-    """
+    """An entry of a Checkpointer's state with Lightning's own state, read at a save."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -95,11 +91,7 @@ def _memory_key(item: object) -> int:
 
 
 def check(trainer: Any, module: Any) -> None:
-    """Make sure that all of a training can be brought back.
-
-    Args:
-        trainer: Lightning's.
-        module: that it trains.
+    """Check that all of a training can be restored.
 
     Raises:
         UnsupportedState: it cannot; the message says what to do.

@@ -35,11 +35,7 @@ _MOST_NAMED = 8
 
 
 class BatchNormSync:
-    """Of one training process.
-
-    Args:
-        round_: that runs.
-    """
+    """The running statistics of one training process, synchronized before a save."""
 
     def __init__(self, round_: int = 0) -> None:
         self._round, self._compared = round_, False
@@ -48,10 +44,7 @@ class BatchNormSync:
         self._norms: tuple[_NormBase, ...] = ()
 
     def broadcast(self, state: Mapping[str, object]) -> None:
-        """Take rank 0's; all ranks call it after the same step.
-
-        Args:
-            state: that is about to be saved.
+        """Take rank 0's before a save; all ranks call it after the same step.
 
         Raises:
             UnsupportedState: rank 0's state has other modules, or not all ranks call it.
@@ -61,11 +54,9 @@ class BatchNormSync:
             self._broadcast()
 
     def broadcast_before_drain(self, state: Mapping[str, object], step: int) -> None:
-        """Take rank 0's if all ranks come to this drain in time; else keep the own ones.
+        """Take rank 0's if all ranks reach the drain in time.
 
-        Args:
-            state: that is about to be saved.
-            step: of the drain, the same on all ranks.
+        Else each rank keeps its own.
 
         Raises:
             UnsupportedState: rank 0's state has other modules.

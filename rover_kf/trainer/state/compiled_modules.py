@@ -46,12 +46,7 @@ def strip_compile_prefixes(state_dict: Any) -> Any:
 
 
 def rename_for_module(state_dict: Any, module: torch.nn.Module) -> Any:
-    """A state dict with the names that a module, compiled or not, gives its tensors.
-
-    Args:
-        state_dict: of the module as it was saved, compiled or not.
-        module: that is going to load it.
-    """
+    """Return a saved state dict with the names of a module, compiled or not."""
     if not isinstance(state_dict, dict):  # a form of the module's own
         return state_dict
     own = {

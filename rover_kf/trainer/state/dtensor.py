@@ -45,12 +45,9 @@ class LocalShard:
         return mine == others
 
     def to_dtensor(self, name: str, part: torch.Tensor, piece: TensorShard | None) -> torch.Tensor:
-        """The part as a DTensor of this layout.
+        """Return the restored part as a DTensor of this layout.
 
-        Args:
-            name: in the snapshot.
-            part: of the tensor.
-            piece: what the snapshot says of it; None: it is a whole tensor.
+        ``piece`` is what the snapshot has of it; None: it is a whole tensor.
 
         Raises:
             IncompatibleState: it is another part.
@@ -94,12 +91,9 @@ class DTensorLayouts:
     def layout_for(
         self, name: str, part: torch.Tensor, piece: TensorShard | None
     ) -> LocalShard | None:
-        """The layout that a restored tensor has to take; None: it is a plain tensor.
+        """Return the layout of a restored tensor; None: it is a plain tensor.
 
-        Args:
-            name: in the snapshot.
-            part: of the tensor.
-            piece: what the snapshot says of it; None: it is a whole tensor.
+        ``piece`` is what the snapshot has of it; None: it is a whole tensor.
         """
         if self is NO_DTENSORS:
             return None
@@ -125,12 +119,9 @@ NO_DTENSORS = DTensorLayouts({}, index_by_prefix({}))
 def local_shard_of(
     value: torch.Tensor, path: str, cache: dict[object, LocalShard]
 ) -> LocalShard | None:
-    """The layout of a DTensor; None for any other tensor.
+    """Return the layout of a DTensor; None for any other tensor.
 
-    Args:
-        value: of a state.
-        path: where it is in the state.
-        cache: layouts by what tells them apart; most tensors of a large model lie as others do.
+    ``cache`` has layouts by their identity: most tensors of a large model have one layout.
 
     Raises:
         UnsupportedState: it holds partial sums, which are no part of a tensor, or what it holds is

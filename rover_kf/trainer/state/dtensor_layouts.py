@@ -37,7 +37,7 @@ of the mesh cuts it again."""
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SavedLayout:
-    """Of a DTensor that was saved."""
+    """A layout of a saved DTensor."""
 
     dimensions: tuple[str, ...] | None
     """Names of the mesh's; None: it has none."""
@@ -77,14 +77,9 @@ def rebuild(
     piece: TensorShard | None,
     live: DTensorLayouts,
 ) -> tuple[LocalShard, torch.Tensor]:
-    """The layout on a mesh of the live state, and the part that is here.
+    """Return the layout on a mesh of the live state, and the local part.
 
-    Args:
-        name: in the snapshot.
-        layout: that it had.
-        part: of the tensor.
-        piece: what the snapshot says of it; None: it is a whole tensor, which is cut.
-        live: layouts of the live state.
+    ``piece`` is what the snapshot has of it; None: it is a whole tensor, which is cut.
 
     Raises:
         IncompatibleState: the live state has no such mesh.

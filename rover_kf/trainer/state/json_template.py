@@ -23,7 +23,7 @@ class EncodedNumber(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Template:
-    """Of one section of a state."""
+    """The JSON of one section of a state, with its scalars apart."""
 
     between: tuple[str, ...]
     """What stands before, between and after the scalars."""
@@ -39,12 +39,7 @@ class Template:
         return self.scalars == tuple(map(encode_scalar, scalars))
 
     def with_scalars(self, before: Sequence[object], now: Sequence[object]) -> Template:
-        """The same with other scalars.
-
-        Args:
-            before: those that it has.
-            now: as many others, of the same types.
-        """
+        """Return the template with other scalars of the same types."""
         pairs = zip(self.scalars, before, now, strict=True)
         scalars = [text if new == old else encode_scalar(new) for text, old, new in pairs]
         return Template(self.between, tuple(scalars))

@@ -57,12 +57,9 @@ def read(metadata: Mapping[str, str]) -> Mapping[str, Versions]:
 
 
 def with_versions(given: Any, target: object, kept: Versions | None) -> Any:
-    """What load_state_dict is called with, with the versions that it is of.
+    """Return a state dict with its versions, as load_state_dict of the target needs it.
 
-    Args:
-        given: a state dict without.
-        target: what is going to load it.
-        kept: of the snapshot; None: it has none, and the module is taken to be what it was then.
+    ``kept`` is None if the snapshot has none: the module then counts as unchanged.
     """
     if kept is None and isinstance(target, torch.nn.Module):
         modules = target.named_modules(remove_duplicate=False)

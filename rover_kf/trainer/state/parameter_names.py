@@ -25,11 +25,7 @@ Names = tuple[tuple[str | None, ...], ...]
 
 
 def names_of(members: Iterable[tuple[str, object]]) -> dict[str, Names]:
-    """Name the parameters of each optimizer that has some with a name.
-
-    Args:
-        members: paths and objects of a state.
-    """
+    """Name the parameters of each optimizer that has named ones."""
     found = [*members]
     by_identity: dict[int, str] = {}
     for path, module in found:

@@ -74,10 +74,7 @@ def read(metadata: Mapping[str, str]) -> Mapping[str, ShardBox]:
 def check_boxes(saved: Mapping[str, ShardBox], begin: str, live: DTensorLayouts) -> None:
     """Check that an optimizer's plain tensors are about what this rank holds.
 
-    Args:
-        saved: of the snapshot.
-        begin: of the names of the optimizer's tensors.
-        live: layouts of the live state.
+    ``begin`` begins the names of the optimizer's tensors.
 
     Raises:
         IncompatibleState: one is about another box.

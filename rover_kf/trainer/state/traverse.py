@@ -14,12 +14,7 @@ _PLAIN = frozenset((int, float, bool, str, bytes, type(None)))
 
 
 def iter_instances(value: object, kind: type[T]) -> Iterator[T]:
-    """Those of a kind, in order.
-
-    Args:
-        value: a state, or a part of one.
-        kind: a class; what is inside one of its objects is not looked at.
-    """
+    """Yield a state's objects of a class in order; nothing is searched inside of them."""
     if isinstance(value, kind):
         yield value
         return

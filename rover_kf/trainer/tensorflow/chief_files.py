@@ -25,18 +25,13 @@ _SLOT = "/.OPTIMIZER_SLOT/"
 
 
 class UnrestoredSlotWarning:
-    """Looks once in a process, at the first save."""
+    """A warning of optimizer slots that no restore brings back, at the first save."""
 
     def __init__(self) -> None:
         self._has_checked = False
 
     def check(self, checkpoint: Any, prefix: str) -> None:
-        """Warn, if there is one.
-
-        Args:
-            checkpoint: that was written.
-            prefix: in front of its files' names.
-        """
+        """Warn if the checkpoint, written with this file prefix, has such slots."""
         if self._has_checked:
             return
         self._has_checked = True
@@ -63,11 +58,9 @@ SHARDS_FILE = "shards"
 
 
 class ChiefFiles:
-    """Of one tf.train.Checkpoint.
+    """The files of a tf.train.Checkpoint that one process writes and reads.
 
-    Args:
-        checkpoint: what is saved.
-        device: whose process writes and reads; None: the one that each variable is in.
+    ``device`` is that process's; None: the one that each variable is in.
     """
 
     def __init__(self, checkpoint: Any, device: str | None) -> None:
@@ -75,22 +68,13 @@ class ChiefFiles:
         self.slot_warning = UnrestoredSlotWarning()
 
     def write(self, folder: pathlib.Path, step: int) -> None:
-        """Write the variables as they are now.
-
-        Args:
-            folder: to put the files into.
-            step: of the state.
-        """
+        """Write the variables as they are now into the folder."""
         del step
         self.checkpoint.write(str(folder / FILE_PREFIX), options=self._options())
         self.slot_warning.check(self.checkpoint, str(folder / FILE_PREFIX))
 
     def read(self, folder: pathlib.Path, step: int) -> None:
-        """Set the variables; those that are made later take their values then.
-
-        Args:
-            folder: as it was saved.
-            step: of the state.
+        """Set the variables; later variables take their values when they are created.
 
         Raises:
             CheckpointError: the files are another model's, or elsewhere.
@@ -105,10 +89,10 @@ class ChiefFiles:
             found.assert_existing_objects_matched()
 
     def on_saved(self) -> None:
-        """Nothing is elsewhere that could go."""
+        """Do nothing: no files are elsewhere."""
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: nothing is under way."""
 
     def _options(self) -> Any:
         tensorflow = importlib.import_module("tensorflow")
@@ -116,11 +100,7 @@ class ChiefFiles:
 
 
 class translate_mismatch:  # noqa: N801 - a context manager, used as a statement
-    """Around what reads a state: TensorFlow's own words for another model's become ours.
-
-    Args:
-        step: of the state.
-    """
+    """A context that turns TensorFlow's errors of another model's state into ours."""
 
     def __init__(self, step: int) -> None:
         self._step = step

@@ -27,7 +27,7 @@ from rover_kf.trainer.tensorflow import tf_config
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DynamicCluster:
-    """Of one process."""
+    """The cluster as one process has to know it."""
 
     task: str
     """``chief``, ``worker`` or ``ps``."""
@@ -52,10 +52,7 @@ class DynamicCluster:
 
 
 def read(environment: Mapping[str, str] | None = None) -> DynamicCluster:
-    """Read it.
-
-    Args:
-        environment: the process's own if not given.
+    """Read the cluster from the environment, the process's own by default.
 
     Raises:
         InputError: it is missing or cannot be read.

@@ -32,12 +32,7 @@ _END_SECONDS = 5.0
 
 
 class SaveFolderGc:
-    """One a chief.
-
-    Args:
-        folders: the folders of the job.
-        restorable_steps: asks which steps could still be restored.
-    """
+    """A thread of the chief that removes folders of steps that nothing can restore."""
 
     def __init__(
         self, folders: SaveFolders, restorable_steps: Callable[[], Collection[int]]
@@ -47,19 +42,19 @@ class SaveFolderGc:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Look, in a thread of its own; does nothing while one looks. Call it after a save."""
+        """Collect in a thread after a save; do nothing while one collects."""
         if self._thread is None or not self._thread.is_alive():
             # A daemon: an interpreter that ends must not wait for a slow volume.
             self._thread = threading.Thread(target=self.collect, name="rover-sweep", daemon=True)
             self._thread.start()
 
     def wait(self) -> None:
-        """Wait for it, for a while."""
+        """Wait for the thread, for a while."""
         if self._thread is not None:
             self._thread.join(_END_SECONDS)
 
     def collect(self) -> None:
-        """Look once, and remove what was found by the look before, too."""
+        """Remove what this collection and the one before it found."""
         try:
             folders = self._folders.list_folders()
             found = self._folders.unreferenced(folders, self._restorable_steps())
@@ -97,7 +92,7 @@ class SaveFolder:
 
     @classmethod
     def from_text(cls, text: str) -> SaveFolder:
-        """Read it.
+        """Read ``to_text``.
 
         Raises:
             CorruptSnapshot: it is something else.
@@ -115,18 +110,13 @@ class SaveFolder:
 
 
 class SaveFolders:
-    """Those of one job.
-
-    Args:
-        root: the job's folder on the shared volume.
-        round_: that runs.
-    """
+    """The save folders of one job below its folder on the shared volume."""
 
     def __init__(self, root: pathlib.Path, round_: int) -> None:
         self._root, self._round = root, round_
 
     def create(self, step: int) -> pathlib.Path:
-        """A folder of a name that no other save ever has.
+        """Create a folder with a name that no other save ever has.
 
         Raises:
             CheckpointError: it cannot be made.
@@ -139,10 +129,10 @@ class SaveFolders:
         return made
 
     def sync(self, folder: pathlib.Path) -> SaveFolder:
-        """Wait until what is in it is on the storage; what that is.
+        """Flush a folder to the storage; return what it holds.
 
-        TensorFlow does not. Where servers write by other machines the file system has to hand on
-        what they have closed, as NFS does.
+        TensorFlow does not. Where servers write by other machines the file system has to show what
+        they have closed, as NFS does.
 
         Raises:
             CheckpointError: the storage refused.
@@ -157,7 +147,7 @@ class SaveFolders:
             raise errors.CheckpointError(f"{folder} is not safe: {cause}") from cause
 
     def verify(self, save_folder: SaveFolder) -> pathlib.Path:
-        """Where it is; its sizes and its index are checked, and servers check what they read.
+        """Check sizes and index of a folder; return its path.
 
         Raises:
             CorruptSnapshot: it is not all there.
@@ -177,18 +167,16 @@ class SaveFolders:
         return folder
 
     def remove(self, folder: pathlib.Path) -> None:
-        """Remove a folder; what cannot be removed now is tried again with the others."""
+        """Remove a folder; a later collection retries what cannot be removed now."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def unreferenced(
         self, folders: Collection[pathlib.Path], restorable_steps: Collection[int]
     ) -> set[str]:
-        """Names of those that no saved state can name.
+        """Return the names of folders that no saved state can name.
 
-        Args:
-            folders: that there were before ``restorable_steps`` was asked for.
-            restorable_steps: steps that could still be restored. A save that is under way is in
-                none of them.
+        ``folders`` were listed before ``restorable_steps`` were requested; a save under way is in
+        neither.
 
         Returns:
             None of a newer round: this chief's program would be one that is given up. Of a step
@@ -203,7 +191,7 @@ class SaveFolders:
         }
 
     def list_folders(self) -> list[pathlib.Path]:
-        """All of the job's.
+        """List all folders of the job.
 
         Raises:
             OSError: they cannot be listed.

@@ -35,13 +35,9 @@ _TOKEN = "token"  # noqa: S105 - a file's name
 
 
 class ServerFiles:
-    """Of one tf.train.Checkpoint under ParameterServerStrategy.
+    """The files of a tf.train.Checkpoint whose variables each parameter server writes.
 
-    Args:
-        chief_files: reads what was saved through the chief, before servers wrote themselves.
-        folders: the folders of the job.
-        servers: how many there are.
-        collector: removes what they wrote before.
+    ``chief_files`` reads what was saved before servers wrote themselves.
     """
 
     def __init__(
@@ -56,11 +52,9 @@ class ServerFiles:
         self._is_shared = False
 
     def write(self, folder: pathlib.Path, step: int) -> None:
-        """Have the servers write the variables as they are now; safe when it returns.
+        """Let the servers write the variables; durable when it returns.
 
-        Args:
-            folder: to put the text into that names what they wrote.
-            step: of the state.
+        ``folder`` gets the text that names what they wrote.
 
         Raises:
             CheckpointError: a server does not see the volume, or it refused.
@@ -73,11 +67,7 @@ class ServerFiles:
         (folder / SHARDS_FILE).write_text(self._folders.sync(made).to_text())
 
     def read(self, folder: pathlib.Path, step: int) -> None:
-        """Have each server set its variables; those that are made later take their values then.
-
-        Args:
-            folder: as it was saved.
-            step: of the state.
+        """Let each server set its variables; later ones take their values at creation.
 
         Raises:
             CorruptSnapshot: what the servers wrote is gone or damaged.
@@ -94,12 +84,12 @@ class ServerFiles:
             found.assert_existing_objects_matched()
 
     def on_saved(self) -> None:
-        """The state that names what was written is saved: what is older may go."""
+        """Start the removal of older saves."""
         if self._collector is not None:
             self._collector.start()
 
     def close(self) -> None:
-        """Wait for what is being removed, for a while."""
+        """Wait for the removal, for a while."""
         if self._collector is not None:
             self._collector.wait()
 

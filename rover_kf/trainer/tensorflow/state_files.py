@@ -24,12 +24,7 @@ _HELD_SECONDS = 60.0
 def choose_writer(
     checkpoint: Any, config: TfConfig | None, settings: TrainerSettings
 ) -> ChiefFiles | ServerFiles:
-    """As the job says.
-
-    Args:
-        checkpoint: what is saved.
-        config: of the cluster; None: this process is alone.
-        settings: of this process.
+    """Return what writes the files, as the job requires; ``config`` None: one process alone.
 
     Raises:
         InputError: servers shall write, and there are none that could.

@@ -17,7 +17,7 @@ SERVERS = frozenset({"ps", "worker"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TfConfig:
-    """Of one TensorFlow process."""
+    """The cluster as one TensorFlow process sees it."""
 
     tasks: frozenset[str]
     """Types of task that the cluster has: ``chief``, ``worker``, ``ps``."""
@@ -47,11 +47,7 @@ class TfConfig:
 
 
 def read(environment: Mapping[str, str], world_size: int) -> TfConfig | None:
-    """Read it; None in a world of one process that has none.
-
-    Args:
-        environment: of the process.
-        world_size: training processes of the job.
+    """Read TF_CONFIG; None in a world of one process without it.
 
     Raises:
         InputError: it is missing or cannot be read.

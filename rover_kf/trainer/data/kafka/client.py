@@ -21,12 +21,7 @@ _FIRST_WARNING_SECONDS, _LAST_WARNING_SECONDS = 2.0, 60.0
 
 
 class BrokerOutage:
-    """Warns of brokers that do not answer: soon, then ever more rarely; nobody gives up.
-
-    Args:
-        brokers: as the connection names them.
-        now: a steady clock, in seconds.
-    """
+    """A record of brokers that do not answer: it warns soon, then ever more rarely."""
 
     def __init__(self, brokers: str, now: Callable[[], float] = time.monotonic) -> None:
         self._brokers, self._now = brokers, now
@@ -42,7 +37,7 @@ class BrokerOutage:
         return since is not None and self._now() - since > _FIRST_WARNING_SECONDS
 
     def report_waiting(self, what: str) -> None:
-        """Nothing came; call it every now and then."""
+        """Note that nothing came; called every now and then."""
         now = self._now()
         if self._since is None:
             self._since = now
@@ -55,7 +50,7 @@ class BrokerOutage:
             self._pause = waited + min(max(waited, _FIRST_WARNING_SECONDS), _LAST_WARNING_SECONDS)
 
     def end(self) -> None:
-        """Something came."""
+        """Note that something came."""
         if self._since is not None and self._pause > _FIRST_WARNING_SECONDS:
             seconds = self._now() - self._since
             _log.warning("rover-kf: Kafka's brokers %s are back, %.0f s", self._brokers, seconds)
@@ -74,7 +69,7 @@ _REQUEST_SECONDS, _PAUSE_SECONDS = 5.0, 0.2
 
 
 def load(module: str = "confluent_kafka") -> Any:
-    """The client's module.
+    """Import the client's module.
 
     Raises:
         InputError: it is not installed.
@@ -89,11 +84,7 @@ def load(module: str = "confluent_kafka") -> Any:
 
 
 class KafkaClient:
-    """Consumer and requests of one process; made anew after a fork, never shared.
-
-    Args:
-        connection: to the brokers.
-    """
+    """A consumer and requests of one process; a fork needs another one."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self.connection = connection
@@ -104,7 +95,7 @@ class KafkaClient:
         """What a broker told that did not take this user: an error only before training begins."""
 
     def consumer(self, more: Mapping[str, object]) -> confluent_kafka.Consumer:
-        """A consumer that assigns partitions to itself and commits nothing by itself.
+        """Return a consumer that assigns partitions to itself and commits nothing.
 
         Raises:
             InputError: an option that the client does not know, or a secret that is not there.
@@ -138,7 +129,7 @@ class KafkaClient:
         self._refused = error if error.code() in codes else None
 
     def request_once(self, call: Callable[[], T]) -> T | None:
-        """Ask once; None if the brokers do not answer.
+        """Send one request; None if the brokers do not answer.
 
         Raises:
             StreamLost: the answer is a refusal.
@@ -151,12 +142,10 @@ class KafkaClient:
         return found
 
     def request(self, what: str, call: Callable[[], T], patience: float) -> T:
-        """Ask until the brokers answer.
+        """Retry a request until the brokers answer.
 
-        Args:
-            what: waits for it, as warnings name it.
-            call: one request.
-            patience: seconds after which no answer is an error; may be infinite.
+        Warnings name ``what`` waits for it. No answer within ``patience`` seconds, which may be
+        infinite, is an error.
 
         Raises:
             StreamLost: the answer is a refusal, or there is none in time.
@@ -192,7 +181,7 @@ class KafkaClient:
             return False, None
 
     def check(self, error: Any, what: str) -> None:
-        """Let pass what waiting may mend.
+        """Accept an error that may pass with time.
 
         Raises:
             StreamLost: it is a refusal.
@@ -217,10 +206,7 @@ class KafkaClient:
             )
 
     def offsets(self, partitions: Mapping[tuple[str, int], Any]) -> dict[tuple[str, int], int]:
-        """Offsets of partitions: their beginnings, ends (of committed records), or at a time.
-
-        Args:
-            partitions: what is asked of each, an ``OffsetSpec``.
+        """Return offsets of partitions, as an ``OffsetSpec`` of each requests them.
 
         Raises:
             KafkaException: the client's own; for ``patient``.
@@ -233,7 +219,7 @@ class KafkaClient:
         return {(at.topic, at.partition): told.result().offset for at, told in answers.items()}
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """The numbers that brokers gave topics when they were made.
+        """Return the identifiers that brokers gave topics at their creation.
 
         Raises:
             KafkaException: the client's own; for ``patient``.
@@ -243,7 +229,7 @@ class KafkaClient:
         return {name: str(one.result().topic_id) for name, one in told.items()}
 
     def partitions(self, topic: str) -> list[int]:
-        """Numbers of a topic's partitions; empty: there is no such topic.
+        """Return the numbers of a topic's partitions; none: there is no such topic.
 
         Raises:
             KafkaException: the client's own; for ``patient``.

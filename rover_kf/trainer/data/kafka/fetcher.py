@@ -27,12 +27,7 @@ The same offset: nothing is lost, but the partition does not reach it any more."
 
 
 class Fetcher:
-    """Of one process.
-
-    Args:
-        client: of the same process.
-        on_lost: decides what becomes of offsets that are gone.
-    """
+    """A reader of ranges of offsets for one process."""
 
     def __init__(self, client: KafkaClient, on_lost: OnLost) -> None:
         self._client, self._on_lost = client, on_lost
@@ -43,15 +38,10 @@ class Fetcher:
         self._short_since: float | None = None
 
     def events(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Event]:
-        """What a range of offsets has, in their order, up to what shows that nothing more comes.
+        """Yield what a range of offsets has, up to a sign that no more comes.
 
-        A range that begins where the last one ended costs no request.
-
-        Args:
-            topic: and ...
-            partition: that had all of the range when it was asked for its end.
-            begin: first offset.
-            end: the one after the last.
+        A range that begins at the end of the last one costs no request. The partition had all of
+        the range when its end was requested.
 
         Raises:
             StreamLost: the brokers refuse, or records are gone and that is an error.
@@ -131,7 +121,7 @@ class Fetcher:
         self._position = (topic, partition, begin)
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Release the brokers."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer, self._position = None, None

@@ -33,11 +33,9 @@ Saved = tuple[Offsets, Callable[[], bool]]
 
 
 class GroupOffsets:
-    """Of one group; only one process of a job has one.
+    """A thread that commits the offsets of one group; one process of a job has it.
 
-    Args:
-        connection: to the brokers, with the group's name.
-        every: seconds between two looks.
+    ``every`` are the seconds between two rounds.
     """
 
     def __init__(self, connection: KafkaConnection, *, every: float = _LOOK_SECONDS) -> None:
@@ -51,17 +49,15 @@ class GroupOffsets:
         self._thread.start()
 
     def record_saved(self, offsets: Offsets, is_durable: Callable[[], bool]) -> None:
-        """A step was saved; returns at once.
+        """Note a saved step with the offsets below which it used all.
 
-        Args:
-            offsets: below which all is used by then.
-            is_durable: whether the step, or a newer one, is durable by now.
+        ``is_durable`` returns whether the step, or a newer one, is durable by now.
         """
         with self._lock:
             self._saved = [*self._saved, (offsets, is_durable)][-_MOST_SAVED:]
 
     def close(self, timeout: float = 10.0) -> None:
-        """Commit what is durable by now, as far as that goes in so many seconds."""
+        """Commit what is durable by now, within so many seconds."""
         self._ended.set()
         self._thread.join(timeout)
 

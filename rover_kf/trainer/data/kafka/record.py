@@ -14,7 +14,7 @@ from rover_kf.data_sharding.ledger_source import SlotMarker
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """As a topic has it."""
+    """A record as a topic has it."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class KafkaRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OffsetReached:
-    """No record stands before this offset but those that were given."""
+    """A sign that no other record stands before this offset."""
 
     offset: int
 
@@ -44,15 +44,10 @@ Decode = Callable[[KafkaRecord], Any]
 
 
 def fill_range(span: SlotSpan, events: Iterable[Event], decode: Decode) -> Iterator[Any]:
-    """Return one item per offset of a span: the decoded record, or ``SlotMarker.EMPTY``.
+    """Yield one item per offset of a span: the decoded record, or ``SlotMarker.EMPTY``.
 
     Compaction, aborted transactions and the markers of transactions leave offsets without a record.
-
-    Args:
-        span: of offsets.
-        events: of the partition from the span's begin on, their offsets growing; taken up to the
-            one that ends the span.
-        decode: makes a sample of a record.
+    Events begin at the span's begin, with growing offsets; the last one taken ends the span.
     """
     at = span.begin
     for event in events:

@@ -30,7 +30,7 @@ ERROR, REPORT = "error", "report"
 
 
 def value_of(record: KafkaRecord) -> bytes | None:
-    """What a sample is where no other decoding is given."""
+    """Return a record's value, the default sample."""
     return record.value
 
 

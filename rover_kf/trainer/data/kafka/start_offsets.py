@@ -17,7 +17,7 @@ from rover_kf.data_sharding.interval_set import IntervalSet
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartOffsets:
-    """Of all partitions."""
+    """Where a job reads each partition."""
 
     progress: DataProgress
     """With all that nobody has to read."""
@@ -30,13 +30,11 @@ class StartOffsets:
 def find_start_offsets(
     restored: DataProgress, oldest: Mapping[str, int], start: Mapping[str, int]
 ) -> StartOffsets:
-    """Find them.
+    """Compute where a job resumes, and what is lost.
 
-    Args:
-        restored: what the restored state has used; empty where nothing was restored.
-        oldest: of each partition the first offset that it still has.
-        start: of each partition the offset at which a new job begins. A job that goes on reads
-            partitions that are new to it as a whole.
+    ``restored`` is empty where nothing was restored. ``oldest`` has the first offset that a
+    partition still has, ``start`` the one at which a new job begins. A resumed job reads new
+    partitions as a whole.
     """
     known = {name: IntervalSet.from_text(text) for name, text in restored.done.items()}
     lost: list[SlotSpan] = []
