@@ -19,7 +19,7 @@ from aiohttp import web
 from rover_kf.api import names
 from rover_kf.api.data import DataStatus, LeaseRequest, ProgressRequest, RegisterData
 from rover_kf.data_sharding.dispatcher import ShardDispatcher
-from rover_kf.data_sharding.lease_terms import PoisonedSpan
+from rover_kf.data_sharding.ledger import PoisonedSpan
 from rover_kf.data_sharding.progress_rate import ProgressRate
 from rover_kf.sidecar.http.app import read, reply
 from rover_kf.sidecar.interfaces import EventRecorder

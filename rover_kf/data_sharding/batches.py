@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""An epoch cut into global batches, and each batch into what every rank takes of it.
+"""An epoch cut into global batches, and each batch into every rank's parts.
 
-A batch is the next so many positions of the epoch's order, whatever the number of ranks; the ranks
-cut it evenly. So steps are the same samples at every size of the world.
+Batches follow the epoch's order and do not depend on the number of ranks, which cut them evenly.
 """
 
 from __future__ import annotations
@@ -86,10 +85,6 @@ class Batches:
         left = max(self.samples - self.done, 0)
         return self.full if self.drop_last else -(-left // self.batch)
 
-    def starting_at(self, done: int) -> Batches:
-        """The same from a place on."""
-        return dataclasses.replace(self, done=done)
-
     def begin_of(self, step: int) -> int:
         """Samples of the epoch that are used before a step."""
         return self.done + step * self.batch
@@ -116,7 +111,6 @@ class Batches:
         )
 
     def _marks(self, size: int) -> list[int]:
-        """Where the rank's parts begin and end."""
         count = -(-size // (self.world_size * self.max_samples))
         parts, first = count * self.world_size, count * self.rank
         return [size * part // parts for part in range(first, first + count + 1)]

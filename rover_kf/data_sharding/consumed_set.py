@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all ranks together have used, kept by each of them; pure.
+"""The slots that all ranks together have used, kept by each of them.
 
-Before a step's batches count, ranks tell each other which slots they are of. So every rank's part
-of a checkpoint knows all, and no pod takes with it what is used. The union is the judge as well:
-slots that are in it already, or that a lower rank brings at once, count for nothing, whatever the
-ledger has lent to whom.
+Before a step's batches count, ranks exchange their slots. So every rank's checkpoint has all, and a
+lost pod takes nothing with it. Slots that are in the set, or that a lower rank brings at once, do
+not count, whatever the ledger has leased.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ class ConsumedSet:
         return found
 
     def accept_batches(self, batches: Sequence[Sequence[SlotSpan]]) -> list[bool]:
-        """Count what ranks bring to a step: spans of each batch, by rank.
-
-        Returns:
-            Of each rank whether its batch counts: unless a slot of it was used before.
-        """
+        """Return whether each rank's batch counts: none of its slots was used before."""
         return [self._accept(spans) for spans in batches]
 
     def _accept(self, spans: Sequence[SlotSpan]) -> bool:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where ranks register their data sets and ask for slots; pure. The coordinator puts it on HTTP.
+"""A coordinator's ledgers: ranks register data sets there and request slots.
 
-Nothing of it outlives the coordinator, nor has to: what is used is in the ranks' states. A new
-coordinator knows no worker and answers ``register``; when all ranks of the round have told what
-they have used and what they hold, it goes on as the one before. A round begins in the same way.
+Nothing outlives the coordinator, since the ranks' states have what is used. A new coordinator
+answers ``register``, and continues when all ranks of the round have reported what they used and
+hold.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from rover_kf.api.data import (
     SlotSpan,
 )
 from rover_kf.data_sharding.consumed_set import ConsumedSet
-from rover_kf.data_sharding.lease_terms import LeaseTerms
-from rover_kf.data_sharding.ledger import LeaseLedger
+from rover_kf.data_sharding.ledger import LeaseLedger, LeaseTerms
 
 MAX_DATA_SETS = 64
 """Of a job; more are refused, since each costs memory."""
@@ -75,10 +74,9 @@ class ShardDispatcher:
     # -- registering ------------------------------------------------------------------------------
 
     def register(self, registration: RegisterData, now: float) -> RegisterReply:
-        """A rank says what it has; the ledger begins when all ranks of the round have.
+        """Register a rank's data; the ledger begins when all ranks of the round have.
 
-        Returns:
-            With a ticket, if another process of the rank is known and nothing has happened yet.
+        The reply has a ticket if another process of the rank is known and nothing has happened yet.
 
         Raises:
             Conflict: its round is over.

@@ -12,8 +12,6 @@ from rover_kf import errors
 
 Interval = tuple[int, int]
 """From the first number to the one after the last."""
-
-
 _DIGITS = 20
 """Of a number of slots, at most."""
 

@@ -1,32 +1,77 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads which slots of an epoch, and which are used; pure: no clock, no thread, no network.
+"""A ledger of the slots of an epoch: who reads which, and which are used.
 
-Every slot is in exactly one place: to be done, with one worker, done, or set aside after failures.
-A ledger lives for one generation (a round of the job): it begins from what the surviving state has
-seen, and whoever comes with a lease of another generation is refused. It takes memory for ranges
-only, so 10^12 slots cost what 10^3 cost.
+Every slot is to be done, leased to one worker, done, or set aside after failures. A ledger lives
+for one generation (a round), begins with the restored state's progress, and refuses leases of
+others. Its memory depends on ranges only, so 10^12 slots cost what 10^3 cost.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 
 from rover_kf import errors
 from rover_kf.api.data import DataPlan, DataProgress, SlotSpan
 from rover_kf.data_sharding import partition
 from rover_kf.data_sharding.interval_set import IntervalSet
-from rover_kf.data_sharding.lease_terms import (
-    DUPLICATE,
-    LATE,
-    MAX_POISONED,
-    STALE,
-    LeaseTerms,
-    PoisonedSpan,
-    RejectedSpan,
-    WorkerLeases,
-)
 from rover_kf.data_sharding.partition import PartitionState
+
+LATE, DUPLICATE, STALE = "late", "duplicate", "stale"
+"""Why a report counts for nothing: the slots were handed on, are done, are another generation's."""
+MAX_POISONED = 64
+"""Whose reasons are kept; their slots are all kept."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """On which slots are lent."""
+
+    lease_seconds: float | None = None
+    """A silent worker then loses its leases; None: generations end sooner."""
+    tries: int = 3
+    """After so many failures a shard is set aside."""
+    retry_seconds: float = 1.0
+    """Before slots that could not be read are handed out again; times the failures so far."""
+    by_speed: bool = False
+    """Whether workers that do not wait for each other hold as much as their speed allows."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RejectedSpan:
+    """Slots of a report that count for nothing."""
+
+    span: SlotSpan
+    reason: str
+    """LATE, DUPLICATE or STALE."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoisonedSpan:
+    """A part of a shard that could not be read."""
+
+    span: SlotSpan
+    tries: int
+    reason: str
+    """Of the last failure."""
+    unusable: bool = False
+    """It was read, and nothing could be made of it."""
+
+
+@dataclasses.dataclass(slots=True)
+class WorkerLeases:
+    """What the ledger knows of a worker."""
+
+    held: dict[str, IntervalSet]
+    expires: float | None = None
+    used: int = 0
+    """Slots that it has reported as done, in this generation."""
+
+    @property
+    def outstanding(self) -> int:
+        """Slots that it has."""
+        return sum(ranges.total for ranges in self.held.values())
 
 
 # Guided self-scheduling (C. Polychronopoulos, D. Kuck: Guided Self-Scheduling, IEEE Transactions on
@@ -84,16 +129,17 @@ class LeaseLedger:
     ) -> tuple[SlotSpan, ...]:
         """Lease up to ``count`` spans to a worker, each of one shard.
 
-        Near the end there are fewer, so that all workers end together. Two living workers have two
-        names.
-
-        Returns:
-            None of them if all slots are with others, or over.
+        Near the end there are fewer, so that all workers end together, or none. Living workers have
+        different names.
 
         Raises:
             Conflict: the generation is another one.
         """
-        self._check_generation(generation)
+        if generation != self.generation:
+            raise errors.Conflict(
+                f"generation {generation} of {self.plan.name!r} is over; it is now "
+                f"{self.generation}"
+            )
         account = self.mark_alive(worker, now)
         found: list[SlotSpan] = []
         bound = self.max_held(worker, batch_slots)
@@ -165,11 +211,7 @@ class LeaseLedger:
     def report(
         self, worker: str, generation: int, spans: Iterable[SlotSpan]
     ) -> tuple[RejectedSpan, ...]:
-        """A worker has used slots.
-
-        Returns:
-            What of them counts for nothing, and why. All else is done for good.
-        """
+        """Note the slots that a worker used; return those that count for nothing, and why."""
         refused: list[RejectedSpan] = []
         for span in spans:
             if generation != self.generation:
@@ -206,10 +248,9 @@ class LeaseLedger:
     def report_unreadable(
         self, worker: str, generation: int, span: SlotSpan, now: float, reason: str
     ) -> RejectedSpan | None:
-        """A worker could not read slots; they are handed out again later, or set aside.
+        """Note unreadable slots; return why they count for nothing, if so.
 
-        Returns:
-            Why it counts for nothing, if it does.
+        They are leased again later, or set aside.
         """
         if generation != self.generation:
             return RejectedSpan(span, STALE)
@@ -294,10 +335,3 @@ class LeaseLedger:
         if span.partition not in self.partitions:
             raise errors.ProtocolError(f"{self.plan.name!r} has no partition {span.partition!r}")
         return self.partitions[span.partition]
-
-    def _check_generation(self, generation: int) -> None:
-        if generation != self.generation:
-            raise errors.Conflict(
-                f"generation {generation} of {self.plan.name!r} is over; it is now "
-                f"{self.generation}"
-            )

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a ledger's slots stand for: the one thing that a new kind of input has to write.
+"""Sources of data: what a new kind of input has to implement.
 
-A source names its partitions and reads spans of them; who reads which span, what happens when a
-process dies, and what a checkpoint keeps of it is the same for all. It is used in the training
-process and, for reading, in workers of a DataLoader, to which it is handed as any data set is.
+A source names its partitions and reads spans of them, in the training process and in workers of a
+DataLoader. Leases, failures and checkpoints are the same for all sources.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ class SlotMarker(enum.Enum):
     """What ``read`` may give in a sample's place."""
 
     EMPTY = "empty"
-    """The slot holds nothing, as an offset that its topic has compacted away. It counts as used
-    with the sample before it, and the training loop never sees it."""
+    """An empty slot, as a compacted offset; it counts as used with the sample before it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,9 +65,7 @@ class LedgerSource(Protocol):
         same samples whenever and wherever they are read again. An exception is told to the ledger:
         the span is read again later, perhaps by another rank, and set aside after some failures.
 
-        Args:
-            span: of one partition, within one shard.
-            epoch: from 0 on.
+        The span is within one shard; epochs count from 0.
         """
 
 
@@ -78,10 +74,7 @@ class ResumableSource(Protocol):
     """A source that begins where the state has left off: a stream, which may have lost slots."""
 
     def resume(self, progress: DataProgress) -> DataProgress:
-        """Take what the state has used; asked on every rank before ``partitions`` is.
-
-        Args:
-            progress: of the restored state; an empty one where nothing was restored.
+        """Take what the restored state has used; called on every rank before ``partitions``.
 
         Returns:
             The same with what nobody has to read: slots before the start, and those that are gone.

@@ -40,14 +40,11 @@ def build_partitions(
 def active_partitions(partitions: Iterable[PartitionState]) -> list[PartitionState]:
     """Those of the lowest stage that is not over; who has most to do comes first."""
     known = list(partitions)
-    stages = [lane.partition.stage for lane in known if _is_active(lane)]
+    active = (lane.partition for lane in known if lane.remaining > 0 or not lane.partition.bounded)
+    stages = [partition.stage for partition in active]
     lowest = min(stages, default=0)
     found = [lane for lane in known if lane.partition.stage == lowest]
     return sorted(found, key=lambda lane: -lane.todo.total)
-
-
-def _is_active(partition: PartitionState) -> bool:
-    return partition.remaining > 0 or not partition.partition.bounded
 
 
 class PartitionState:

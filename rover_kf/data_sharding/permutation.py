@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A random order of 0 … size - 1 of which any part is computed where it is asked for.
+"""A random order of 0 … size - 1 of which any part is computed where it is needed.
 
-Nothing is stored, so an order of 10^12 takes no memory and a job that goes on in the middle of an
-epoch reads nothing first. A generalized Feistel network over pairs of numbers of any two ranges,
-walked until it lands inside (J. Black, P. Rogaway: Ciphers with Arbitrary Finite Domains, 2002).
-All numbers stay below 2^63, so integers and tensors of 64 bits go through the same lines.
+An order of 10^12 takes no memory, and a resumed epoch reads nothing first. It is a generalized
+Feistel network over pairs of numbers, walked until it lands inside (J. Black, P. Rogaway: Ciphers
+with Arbitrary Finite Domains, 2002). Numbers stay below 2^63, for integers and tensors of 64 bits
+alike.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ _FIRST, _SECOND = 0x7FEB352D, 0x31848BAB
 
 
 class Permutation:
-    """One order; two of the same size and key are the same on every machine.
+    """A random order by its size and key, the same on every machine.
 
-    Args:
-        size: how many are put in order.
-        key: numbers that tell orders apart: the job's seed, the epoch, and what is ordered in it.
+    The key are numbers: the job's seed, the epoch, and what is ordered in it.
 
     Raises:
         InputError: a size that there is no order of.
@@ -59,6 +57,14 @@ class Permutation:
         while found >= self.size:
             found = self.apply_network(found)
         return found
+
+    def values_at(self, positions: Numbers) -> Numbers:
+        """Return the numbers at valid positions: an array of NumPy, or a tensor, of int64."""
+        found: Any = self.apply_network(positions)
+        while bool((outside := found >= self.size).any()):
+            found[outside] = self.apply_network(found[outside])
+        values: Numbers = found
+        return values
 
     def apply_network(self, number: Numbers) -> Numbers:
         """One walk through the network; what is not below ``size`` has to go through again."""

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one training process has of the slots: lent, on their way to the loop, used; pure.
+"""One training process's slots: leased, on their way to the loop, used.
 
-Makes the requests and takes the answers; who carries them may lose, repeat and delay them. One
-request is under way at a time, and it is asked again unchanged until it is answered.
+Requests may be lost, repeated and late. One is under way at a time, and is repeated unchanged until
+it is answered.
 """
 
 from __future__ import annotations

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RequestedBoxes, RestoreReply
+from rover_kf.api.checkpoints import ArenaReply, RequestedBoxes, RestoreReply
 from rover_kf.api.samples import StepSample
 from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.arena import Arena
@@ -33,28 +32,23 @@ from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import metrics as format_metrics
 from rover_kf.system import cpu_quota, process_end
 from rover_kf.system.steady_clock import MonotonicWallClock
-from rover_kf.trainer import durability_listeners
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.data.loader_progress import LoaderProgress
 from rover_kf.trainer.ddp.tracker import BucketTracker
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.gc_pause import gc_paused
-from rover_kf.trainer.inactive import InactiveNotice
 from rover_kf.trainer.phase import Phase
 from rover_kf.trainer.restore.compatibility import warn_detached_state_dicts
 from rover_kf.trainer.restore.prefetch import RestorePrefetch
 from rover_kf.trainer.restore_client import PATIENCE_SECONDS, RestoreClient
-from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.sidecar_client import SidecarClient
+from rover_kf.trainer.settings import InactiveNotice, TrainerSettings
+from rover_kf.trainer.sidecar_client import SidecarClient, notify
 from rover_kf.trainer.staging.stager import Stager
 from rover_kf.trainer.state.batch_norm import BatchNormSync
 from rover_kf.trainer.state.flatten import FlatState
 from rover_kf.trainer.state.flatten_cache import live_dtensors
 from rover_kf.trainer.step_counter import checked_step, step_counter_of
-from rover_kf.trainer.step_reporter import StepReporter
+from rover_kf.trainer.step_reporter import LoaderProgress, StepReporter
 from rover_kf.trainer.timers import StepTimer
-
-_ARENA_SECONDS = 300.0
 
 
 class Checkpointer:
@@ -319,7 +313,7 @@ class Checkpointer:
         self._save_timed(step, lambda saved: self._stager.save(saved, state, told))
         if self._sidecar is not None:
             saved = self._steps.state_of(self._steps.last)
-            durability_listeners.notify(saved, state, self._sidecar)
+            notify(saved, state, self._sidecar)
 
     def save_parts(self, step: int, parts: FlatState) -> None:
         """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.
@@ -414,12 +408,7 @@ class Checkpointer:
     def __enter__(self) -> Checkpointer:  # noqa: PYI034 - Self needs Python 3.11
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -443,15 +432,9 @@ class Checkpointer:
     def _request_arena(self, slot_bytes: int) -> ArenaReply:
         assert self._sidecar is not None  # noqa: S101 - no save gets here without one
         assert self._settings.shared_dir is not None  # noqa: S101 - nor without this
-        local_rank = str(self._settings.local_rank)
-        arena = Arena(self._settings.shared_dir / names.ARENA_DIR / local_rank)
+        rank = self._settings.local_rank
+        arena = Arena(self._settings.shared_dir / names.ARENA_DIR / str(rank))
         have = arena.slot_bytes()
         if have >= slot_bytes:  # left by a process before this one; the sidecar would do nothing
             return ArenaReply(str(arena.directory), have)
-        return self._sidecar.request(
-            names.PATH_ARENA,
-            ArenaRequest(self._settings.local_rank, slot_bytes),
-            ArenaReply,
-            timeout=_ARENA_SECONDS,
-            patience=PATIENCE_SECONDS,
-        )
+        return self._sidecar.request_arena(rank, slot_bytes, patience=PATIENCE_SECONDS)

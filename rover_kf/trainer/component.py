@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m rover_kf.trainer.component``: a pipeline component's function as a training process.
+"""``python -m rover_kf.trainer.component``: a pipeline component's function.
 
-The function's source and its parameters come in a variable: the image needs nothing of the
-component, nor kfp.
+A variable holds its source and parameters: the image needs neither the component nor kfp.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf import errors
+from rover_kf.checkpoint.format import metrics
 from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
 
 _POSITION_FILE = "place.json"
@@ -117,12 +118,7 @@ class _Hooks:
     def on_epoch_end(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:
         """Save, with what was measured."""
         self._epoch, self._batch = epoch + 1, 0
-        measured = {
-            name: float(value)
-            for name, value in (logs or {}).items()
-            if isinstance(value, (int, float))
-        }
-        self._report(measured)
+        self._report(metrics.numeric_only(logs))
 
     def on_train_end(self, logs: object = None) -> None:
         """Report what is left."""
@@ -132,17 +128,16 @@ class _Hooks:
         if hasattr(self.model, "_training_state"):
             self.model._training_state = None  # noqa: SLF001 - see _go_on
 
-    def _report(self, metrics: Mapping[str, float] | None = None) -> None:
+    def _report(self, measured: Mapping[str, float] | None = None) -> None:
         checkpointer = self.checkpointer
         if checkpointer is None or self._step == self._reported:
             return
-        ends = metrics is not None
         texts = {_POSITION_FILE: json.dumps([self._epoch, self._batch])}
         steps = (self.params or {}).get("steps")
         total = steps * self.params["epochs"] if steps else None
-        if ends and not checkpointer.is_due(self._step) and self._step != total:
-            checkpointer.save(self._step, texts=texts, metrics=metrics)
-        checkpointer.step(self._step, total_steps=total, texts=texts, metrics=metrics)
+        if measured is not None and not checkpointer.is_due(self._step) and self._step != total:
+            checkpointer.save(self._step, texts=texts, metrics=measured)
+        checkpointer.step(self._step, total_steps=total, texts=texts, metrics=measured)
         self._reported = self._step
 
     def _resume(self, position: str | None) -> None:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What this process is at, so that whoever watches for hangs knows how long it may take.
+"""The phase of this process, by which a hang's threshold is chosen.
 
-Read by the reporter's thread, which tells it even while the main thread is stuck. An evaluation
-shows by itself: scripts call ``model.eval()`` for it.
+The reporter's thread sends it even while the main thread is stuck. ``model.eval()`` shows
+evaluations.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What this process takes of the container's cores, and all processes of its memory.
+"""This process's use of cores, and the memory of all processes of its container.
 
-Training processes are forked from one that has loaded the libraries, so most of their pages are
-the same pages: a sum over processes would count them once for each. One rank of a container looks
-at all of it: at the kernel's own account where the container is ours alone, else at the share that
-each process has in its pages.
+Forked processes share most of their pages, which a sum would count repeatedly. So one rank measures
+the container: by the control group where it is ours alone, else by each process's share of its
+pages.
 """
 
 from __future__ import annotations
@@ -17,43 +16,29 @@ import time
 
 from rover_kf.system import procfs
 
-# Pages of files are not in it: before it kills for memory, the kernel drops those.
 V2 = pathlib.Path("/sys/fs/cgroup")
-
-
 V1 = V2 / "memory"
 """Where a container finds its own control group."""
-
-
 _UNRECLAIMABLE = (
     ("anon", "shmem", "kernel_stack", "pagetables", "percpu", "sock", "slab_unreclaimable"),
     ("total_rss", "total_shmem"),
 )
-"""What of memory.stat stays until it is given up: of the second version, of the first."""
+"""Of memory.stat, by version, without pages of files: the kernel drops those before it kills."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ContainerMemory:
-    """The memory of a container that holds the launcher and its descendants only."""
-
-    group: pathlib.Path
-    """Its control group."""
-
-    def unreclaimable_bytes(self) -> int:
-        """Bytes that it cannot be made to drop; 0 if they cannot be read."""
-        counts = _counts(self.group)
-        return max(sum(counts.get(name, 0) for name in version) for version in _UNRECLAIMABLE)
-
-
-def find_container_memory(
-    launcher: int, cgroups: tuple[pathlib.Path, ...] = (V2, V1)
-) -> ContainerMemory | None:
-    """Return the launcher's container; None where others share its control group."""
+def find_cgroup(launcher: int, cgroups: tuple[pathlib.Path, ...] = (V2, V1)) -> pathlib.Path | None:
+    """Return the launcher's control group; None where others use it, too."""
     for place in cgroups:
         inside = _members(place)
         if os.getpid() in inside and _counts(place):
-            return ContainerMemory(place) if _is_alone(launcher, inside) else None
+            return place if _is_alone(launcher, inside) else None
     return None
+
+
+def unreclaimable_bytes(group: pathlib.Path) -> int:
+    """Return the bytes that a control group cannot be made to drop; 0 if they are unreadable."""
+    counts = _counts(group)
+    return max(sum(counts.get(name, 0) for name in version) for version in _UNRECLAIMABLE)
 
 
 def process_tree(launcher: int) -> list[int]:
@@ -83,12 +68,8 @@ def _counts(group: pathlib.Path) -> dict[str, int]:
 
 
 _EVERY_SECONDS = 2.0
-
-
 _LEAST_SECONDS = 1.0
 """Over which CPU time says something."""
-
-
 _MOST_OF_TIME = 0.01
 """That looks may take: to count the pages of a large process takes long."""
 
@@ -98,8 +79,7 @@ class ResourceUsage:
     """At one moment."""
 
     memory: int = 0
-    """Bytes of no file that the container's processes hold, each page once; 0 if another rank of
-    the container tells them."""
+    """Bytes of no file in the container, each page once; 0: another rank reports them."""
     files: int = 0
     """Bytes of mapped files, by the process that has most of them: the others map the same."""
     cores: float = 0.0
@@ -117,7 +97,7 @@ class ResourceMeter:
         self._launcher = launcher if launcher in procfs.ancestors(own) else own
         self._reports_container = reports_container
         # Known once: a shell that somebody opens in the container counts against its limit.
-        self._container = find_container_memory(self._launcher) if reports_container else None
+        self._cgroup = find_cgroup(self._launcher) if reports_container else None
         self._next_measurement_at = 0.0
         self._used = self._cpu_seconds()
         self._used_at = time.monotonic()
@@ -136,8 +116,8 @@ class ResourceMeter:
     def _memory(self) -> tuple[int, int]:
         members = process_tree(self._launcher)
         files = max((procfs.status_sizes(pid).get("RssFile", 0) for pid in members), default=0)
-        if self._container is not None:
-            return self._container.unreclaimable_bytes(), files
+        if self._cgroup is not None:
+            return unreclaimable_bytes(self._cgroup), files
         return sum(procfs.rollup_sizes(pid).get("Pss_Anon", 0) for pid in members), files
 
     def _cores(self, now: float) -> float:

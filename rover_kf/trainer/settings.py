@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import pathlib
 from collections.abc import Mapping
@@ -12,6 +13,26 @@ from collections.abc import Mapping
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.states import RoundId
+
+_log = logging.getLogger("rover_kf")
+
+
+class InactiveNotice:
+    """One a checkpointer."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def warn_once(self) -> None:
+        """Why nothing is saved, and what to do."""
+        if not self._said:
+            _log.warning(
+                "rover-kf: %s is not set, so nothing is saved; start the script by rover-kf train, "
+                "or in a job that rover-kf has patched, to get checkpoints",
+                names.ENV_HOME,
+            )
+        self._said = True
+
 
 _DEFAULT_EVERY = 50
 

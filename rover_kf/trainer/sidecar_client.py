@@ -13,15 +13,44 @@ import logging
 import pathlib
 import select
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
 from rover_kf import errors
 from rover_kf.api import codec, error_wire, names
-from rover_kf.api.checkpoints import WaitRequest
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, WaitRequest
 from rover_kf.api.states import State
 from rover_kf.api.status import Ack
 from rover_kf.system.unix_http import UnixConnection
+
+_TIMEOUT_SECONDS = 5.0
+
+
+class DurabilityListener(Protocol):
+    """An entry of a state that reports how far the job is."""
+
+    def state_saved(self, is_durable: Callable[[], bool]) -> None:
+        """Note that the state was saved as it is now; return at once.
+
+        ``is_durable`` requests from the sidecar whether this step or a newer one is durable by now,
+        from any thread. It raises SidecarUnavailable if the sidecar does not answer.
+        """
+
+
+def notify(saved_state: State, state: Mapping[str, object], sidecar: SidecarClient) -> None:
+    """Notify the listeners of a state that it was saved."""
+    for value in state.values():
+        # Of the class: to ask a module for what it does not have takes longer than all the rest.
+        saved = getattr(type(value), DurabilityListener.state_saved.__name__, None)
+        if saved is not None:
+            saved(value, functools.partial(_is_durable, saved_state, sidecar))
+
+
+def _is_durable(state: State, sidecar: SidecarClient) -> bool:
+    # A question of 0 seconds waits for nothing, and hurries nobody.
+    asked = WaitRequest(state, "durable", 0.0)
+    return sidecar.request(names.PATH_WAIT, asked, Ack, timeout=_TIMEOUT_SECONDS).done
+
 
 _log = logging.getLogger("rover_kf")
 
@@ -32,6 +61,7 @@ Meanwhile = Callable[[Callable[[], bool]], None]
 
 _PAUSE_SECONDS = 0.1
 _OK = 200
+_ARENA_SECONDS = 300.0
 
 
 class SidecarClient:
@@ -97,6 +127,17 @@ class SidecarClient:
         if not reply.done:
             _log.warning("rover-kf: step %d is not %s: %s", state.step, level, reply.reason)
         return reply.done
+
+    def request_arena(self, local_rank: int, slot_bytes: int, *, patience: float) -> ArenaReply:
+        """Request an arena whose slots have so many bytes.
+
+        Raises:
+            SidecarUnavailable: the sidecar did not answer.
+        """
+        request = ArenaRequest(local_rank, slot_bytes)
+        return self.request(
+            names.PATH_ARENA, request, ArenaReply, timeout=_ARENA_SECONDS, patience=patience
+        )
 
     def _post(
         self, path: str, body: bytes, timeout: float, meanwhile: Meanwhile | None

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps and seals told to the sidecar from a thread of its own; training never waits for it.
+"""A thread that reports steps and seals to the sidecar; training never waits for it.
 
-What cannot be delivered is kept and tried again; beyond a bound the oldest samples are dropped and
-counted. Seals need no delivery to be safe: the sidecar also finds them in the arena.
+Undelivered samples are kept up to a bound, then the oldest are dropped and counted. Seals are safe
+anyhow: the sidecar finds them in the arena.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import collections
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -24,6 +25,52 @@ from rover_kf.system.steady_clock import MonotonicWallClock
 from rover_kf.trainer.resource_usage import ResourceMeter
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.sidecar_client import SidecarClient
+
+_MOST = 16
+
+
+@runtime_checkable
+class HasPosition(Protocol):
+    """An entry of a state that knows its place in a data set."""
+
+    def data_place(self, name: str) -> DataPosition:
+        """Return the position now; from any thread. The state has it under ``name``."""
+
+
+@runtime_checkable
+class HasWaitTime(Protocol):
+    """An entry of a state that the training loop waits for."""
+
+    def take_waited(self) -> float:
+        """Seconds that the loop has waited for its data since it was asked last."""
+
+
+class LoaderProgress:
+    """The positions and wait times of one process's loaders; ledgers report leased data."""
+
+    def __init__(self) -> None:
+        self._positioned: tuple[tuple[str, HasPosition], ...] = ()
+        self._waited_for: tuple[HasWaitTime, ...] = ()
+
+    def watch_state(self, state: Mapping[str, object]) -> None:
+        """Follow the loaders of this state."""
+        values = (value for value in state.values() if not isinstance(value, type))
+        self._waited_for = tuple(value for value in values if isinstance(value, HasWaitTime))
+        found = [
+            (name, value)
+            for name, value in state.items()
+            if isinstance(value, HasPosition) and not isinstance(value, type)
+        ]
+        self._positioned = tuple(found[:_MOST])
+
+    def positions(self) -> tuple[DataPosition, ...]:
+        """All of them; from any thread."""
+        return tuple(value.data_place(name) for name, value in self._positioned)
+
+    def take_waited(self) -> float:
+        """Seconds that the loop has waited for data since it was asked last."""
+        return sum(value.take_waited() for value in self._waited_for)
+
 
 _log = logging.getLogger("rover_kf")
 
@@ -48,12 +95,8 @@ class StepReporter:
         phase: Callable[[], str] = str,
         positions: Callable[[], tuple[DataPosition, ...]] = tuple,
     ) -> None:
-        self._settings, self._sidecar, self._phase, self._positions = (
-            settings,
-            sidecar,
-            phase,
-            positions,
-        )
+        self._settings, self._sidecar = settings, sidecar
+        self._phase, self._positions = phase, positions
         self._reported_phase, self._reported_at = "", 0.0
         self._clock = MonotonicWallClock()
         self._usage = ResourceMeter(settings.launcher, reports_container=settings.local_rank == 0)

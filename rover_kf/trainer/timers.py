@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long this rank is at work in a step, until it can only wait for others.
+"""A rank's own work in a step: from the last step's end to the last gradient.
 
-That is from the end of the step before to the last gradient of the backward pass: data, forward and
-backward. Collectives of data-parallel training run beside the backward pass or after it. Where
-ranks wait for each other before (FSDP's forward pass), all take alike, and nobody looks slow.
+Collectives of data-parallel training follow it, or run at the same time. Where ranks wait before
+(FSDP's forward pass), all take the same time, and none looks slow.
 """
 
 from __future__ import annotations

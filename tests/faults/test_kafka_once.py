@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, TopicPartition
 from rover_kf.api import codec, names
 from rover_kf.api.data import SlotSpan
 from rover_kf.api.status import Ack, ScaleRequest
-from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
-from rover_kf.trainer.data.kafka.group_offsets import GroupOffsets
+from rover_kf.trainer.data.kafka.client import KafkaConnection
+from rover_kf.trainer.data.kafka.dataset import GroupOffsets
 from tests.support.pods.launcher_pods import Job, kill
 from tests.support.servers.kafka_feed import Feed, Lag
 from tests.support.waiting import eventually

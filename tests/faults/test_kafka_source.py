@@ -24,7 +24,7 @@ from rover_kf.data_sharding.ledger_source import (
     UnusableRecord,
 )
 from rover_kf.trainer.data.kafka import fetcher
-from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
+from rover_kf.trainer.data.kafka.client import KafkaConnection
 from rover_kf.trainer.data.kafka.source import KafkaSource
 from tests.support.waiting import eventually
 

@@ -17,8 +17,7 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
 from rover_kf.data_sharding.interval_set import IntervalSet
-from rover_kf.data_sharding.lease_terms import DUPLICATE, LATE, STALE, LeaseTerms
-from rover_kf.data_sharding.ledger import LeaseLedger
+from rover_kf.data_sharding.ledger import DUPLICATE, LATE, STALE, LeaseLedger, LeaseTerms
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 WORKERS = ("a", "b", "c")

@@ -18,7 +18,7 @@ from rover_kf import errors
 from rover_kf.data_sharding.batches import Batches
 from rover_kf.data_sharding.permutation import MAX_SIZE, Permutation
 from rover_kf.trainer.data.elastic_loader import ElasticDataLoader
-from rover_kf.trainer.data.rank_batches import AT_ONCE
+from rover_kf.trainer.data.epoch_plan import AT_ONCE
 from rover_kf.trainer.data.shuffle import Shuffled
 from tests.support.training.numbered_samples import Numbered
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rover_kf.api.data import DataProgress, SlotSpan
 from rover_kf.data_sharding.interval_set import IntervalSet
 from rover_kf.data_sharding.ledger_source import SlotMarker
-from rover_kf.trainer.data.kafka.record import KafkaRecord, OffsetReached, fill_range
-from rover_kf.trainer.data.kafka.start_offsets import committable_offsets, find_start_offsets
+from rover_kf.trainer.data.kafka.fetcher import KafkaRecord, OffsetReached, fill_range
+from rover_kf.trainer.data.kafka.source import committable_offsets, find_start_offsets
 
 OFFSETS = st.sets(st.integers(0, 60), max_size=40)
 

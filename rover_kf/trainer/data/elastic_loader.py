@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A data loader that goes on where the checkpoint stands, in a world of any size.
+"""A data loader that resumes at its checkpoint's position, in a world of any size.
 
-Steps are global batches of a fixed order (rover_kf.data_sharding): which samples a step trains on
-depends on seed and epoch alone, not on the number of ranks or on what has failed before. The place
-is a part of the checkpoint, so that of the steps that survive each sample is in exactly one.
+Seed and epoch alone determine the samples of a step, not the number of ranks or past failures. The
+position is a part of the checkpoint, so each sample is in one of the surviving steps.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 from rover_kf import errors
 from rover_kf.api.samples import DataPosition
 from rover_kf.data_sharding.batches import BatchPart
-from rover_kf.trainer.data.epoch_plan import BatchSpec, plan_epochs
-from rover_kf.trainer.data.rank_batches import RankBatch, rank_batches
-from rover_kf.trainer.data.worker_seeds import WorkerSeeds
+from rover_kf.trainer.data.epoch_plan import RankBatch, plan_epochs, rank_batches
+from rover_kf.trainer.data.worker_reads import WorkerSeeds
 from rover_kf.trainer.timers import DataWaitTimer
 
 
@@ -78,16 +76,13 @@ class ElasticDataLoader(DataLoader[Any]):
     ) -> None:
         if options.get("in_order") is False:
             raise errors.InputError("in_order=False: batches must come in order to be counted")
-        cut = BatchSpec(
-            batch_size,
-            micro_batch_size,
+        self._plan = plan_epochs(
+            dataset,
+            batch=batch_size,
+            micro_batch_size=micro_batch_size,
             drop_last=drop_last,
             lanes=lanes,
             workers=options.get("num_workers", 0),
-        )
-        self._plan = plan_epochs(
-            dataset,
-            cut,
             seed=seed,
             shuffle=shuffle,
             fingerprint=fingerprint,

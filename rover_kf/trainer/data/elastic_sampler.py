@@ -15,8 +15,12 @@ from torch.utils.data import Sampler
 
 from rover_kf import errors
 from rover_kf.api.samples import DataPosition
-from rover_kf.trainer.data.epoch_plan import BatchSpec, EpochPlan, plan_epochs
-from rover_kf.trainer.data.rank_batches import RankBatch, rank_batches
+from rover_kf.trainer.data.epoch_plan import (
+    EpochPlan,
+    RankBatch,
+    plan_epochs,
+    rank_batches,
+)
 
 
 class ElasticSampler(Sampler[int]):
@@ -70,7 +74,9 @@ class ElasticSampler(Sampler[int]):
     ) -> None:
         self._plan = plan_epochs(
             dataset,
-            BatchSpec(batch_size, drop_last=drop_last, lanes=lanes),
+            batch=batch_size,
+            drop_last=drop_last,
+            lanes=lanes,
             seed=seed,
             shuffle=shuffle,
             fingerprint=fingerprint,

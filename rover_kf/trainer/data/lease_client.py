@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Protocol
+from typing import TypeAlias
 
 from rover_kf.api import names
 from rover_kf.api.data import (
@@ -26,31 +26,6 @@ from rover_kf.trainer.sidecar_client import SidecarClient
 _TIMEOUT_SECONDS = 5.0
 
 
-class LeaseClient(Protocol):
-    """A way to a ledger."""
-
-    def register(self, registration: RegisterData) -> RegisterReply:
-        """Report what this process has.
-
-        Raises:
-            RoverError: nobody answers, or refuses.
-        """
-
-    def exchange(self, request: LeaseRequest) -> LeaseReply:
-        """Report what was used, and request more.
-
-        Raises:
-            RoverError: nobody answers, or refuses.
-        """
-
-    def progress(self, name: str, round_: int) -> DataProgress:
-        """Return what a shared ledger has as done, as of now.
-
-        Raises:
-            RoverError: nobody answers, or there is none.
-        """
-
-
 class RemoteLeases:
     """A way to the coordinator's ledgers, through this pod's sidecar."""
 
@@ -58,17 +33,29 @@ class RemoteLeases:
         self._sidecar = sidecar
 
     def register(self, registration: RegisterData) -> RegisterReply:
-        """See LeaseClient."""
+        """Report what this process has.
+
+        Raises:
+            RoverError: nobody answers, or refuses.
+        """
         path = names.PATH_DATA_REGISTER
         return self._sidecar.request(path, registration, RegisterReply, timeout=_TIMEOUT_SECONDS)
 
     def exchange(self, request: LeaseRequest) -> LeaseReply:
-        """See LeaseClient."""
+        """Report what was used, and request more.
+
+        Raises:
+            RoverError: nobody answers, or refuses.
+        """
         path = names.PATH_DATA_LEASE
         return self._sidecar.request(path, request, LeaseReply, timeout=_TIMEOUT_SECONDS)
 
     def progress(self, name: str, round_: int) -> DataProgress:
-        """See LeaseClient."""
+        """Return what a shared ledger has as done, as of now.
+
+        Raises:
+            RoverError: nobody answers, or there is none.
+        """
         asked = ProgressRequest(name, round_)
         return self._sidecar.request(
             names.PATH_DATA_PROGRESS, asked, DataProgress, timeout=_TIMEOUT_SECONDS
@@ -82,7 +69,7 @@ class LocalLeases:
         self._dispatcher = ShardDispatcher()
 
     def register(self, registration: RegisterData) -> RegisterReply:
-        """See LeaseClient."""
+        """See RemoteLeases."""
         plan = _plan_for_rank(registration.plan, registration.rank, registration.world_size)
         progress = dataclasses.replace(
             registration.progress,
@@ -95,13 +82,16 @@ class LocalLeases:
         return self._dispatcher.register(alone, time.monotonic())
 
     def exchange(self, request: LeaseRequest) -> LeaseReply:
-        """See LeaseClient."""
+        """See RemoteLeases."""
         self._dispatcher.tick(time.monotonic())
         return self._dispatcher.handle_request(request, time.monotonic())
 
     def progress(self, name: str, round_: int) -> DataProgress:
-        """See LeaseClient."""
+        """See RemoteLeases."""
         return self._dispatcher.progress(name, round_)
+
+
+LeaseClient: TypeAlias = RemoteLeases | LocalLeases
 
 
 def _plan_for_rank(plan: DataPlan, rank: int, world_size: int) -> DataPlan:

@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Slots leased ahead of the loop, and reports after it, by a thread that training never waits for.
+"""A thread that leases slots ahead of the loop and reports after it.
 
-But where nothing is lent: at the begin, and when the coordinator is away for longer than what is
-lent lasts.
+Training waits at the begin, and when the coordinator is away for longer than the leased slots last.
 """
 
 from __future__ import annotations
@@ -81,17 +80,12 @@ class LeasePrefetcher:
             return found
 
     def is_ready(self) -> bool:
-        """Return whether ``claim`` has slots.
-
-        Raises:
-            RoverError: as for take.
-        """
+        """Return whether ``claim`` has slots; raises as that does."""
         with self._changed:
             self._wait_for_slots()
             return bool(self._tracker.queue)
 
     def _wait_for_slots(self) -> None:
-        """Until there are slots, or an answer that there are none."""
         until = time.monotonic() + PATIENCE_SECONDS
         while not (self._tracker.queue or self._tracker.finished):
             if self._error is not None:
@@ -147,11 +141,7 @@ class LeasePrefetcher:
             self._changed.notify_all()
 
     def follow_ledger(self) -> int:
-        """Return the epoch to read: a shared ledger may be back at an older one.
-
-        Returns:
-            The epoch to read.
-        """
+        """Return the epoch to read: a shared ledger may be back at an older one."""
         with self._changed:
             if self._tracker.ledger_epoch < self._tracker.epoch:
                 self._tracker.rejoin_ledger()
@@ -207,7 +197,6 @@ class LeasePrefetcher:
             self._changed.notify_all()
 
     def _seconds_to_next_request(self) -> float:
-        """Seconds until the next question."""
         holder, now = self._tracker, time.monotonic()
         if not holder.registered:
             return 0.0
@@ -231,15 +220,12 @@ class LeasePrefetcher:
                 if not self._tracker.registered:
                     return  # again at once, with the ticket
         with self._changed:
-            request = self._tracker.request(self._request_size(), ends)
+            shards = -(-self._tracker.missing_slots(self._ahead) // self._tracker.plan.shard)
+            request = self._tracker.request(min(shards, MAX_SPANS_PER_REQUEST), ends)
             self._requested_at = time.monotonic()
         reply = self._client.exchange(request)
         with self._changed:
             self._absorb(reply)
-
-    def _request_size(self) -> int:
-        lacking = self._tracker.missing_slots(self._ahead)
-        return min(-(-lacking // self._tracker.plan.shard), MAX_SPANS_PER_REQUEST)
 
     def _absorb(self, reply: LeaseReply) -> None:
         self._tracker.on_reply(reply)

@@ -18,27 +18,99 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, cast
 
 import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rover_kf import errors
-from rover_kf.api.data import DataPlan, DataProgress
+from rover_kf.api.data import DataPlan, DataProgress, Partition, SlotSpan
 from rover_kf.data_sharding import data_position
 from rover_kf.data_sharding.consumed_set import ConsumedSet
 from rover_kf.data_sharding.ledger_source import LedgerSource, ResumableSource
+from rover_kf.data_sharding.permutation import Permutation
 from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.data.index_source import IndexSource, RangeSource
 from rover_kf.trainer.data.lease_client import LeaseClient, LocalLeases, RemoteLeases
 from rover_kf.trainer.data.lease_prefetcher import LeasePrefetcher
+from rover_kf.trainer.data.sharded_loader import ShardedLoader
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.sidecar_client import SidecarClient
 
-if TYPE_CHECKING:
-    from rover_kf.trainer.data.sharded_loader import ShardedLoader
+
+class IndexSource:
+    """A map-style data set as a source; its samples are the same in every process.
+
+    An empty ``fingerprint`` stands for the data set's own.
+
+    Raises:
+        InputError: the data set has no length.
+    """
+
+    def __init__(
+        self, dataset: Any, *, seed: int = 0, shuffle: bool = True, fingerprint: str = ""
+    ) -> None:
+        if not isinstance(dataset, Sized):
+            raise errors.InputError(
+                f"{type(dataset).__name__} has no length; leases need a data set that has one, or "
+                "a Source (rover_kf.data_sharding.ledger_source)"
+            )
+        self._dataset: Any = dataset
+        self._seed, self._shuffle = seed, shuffle
+        self.fingerprint = fingerprint or str(getattr(dataset, "fingerprint", ""))
+        self.order = f"shuffled by seed {seed}" if shuffle else "as it is"
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """See Source."""
+        return (Partition("", 0, len(self._dataset)),)
+
+    def ends(self) -> Mapping[str, int]:
+        """See Source."""
+        return {}
+
+    def read(self, span: SlotSpan, epoch: int) -> Iterable[Any]:
+        """See Source."""
+        places: Iterable[int] = range(span.begin, span.end)
+        if self._shuffle:
+            order = Permutation(len(self._dataset), self._seed, epoch)
+            places = [order.value_at(place) for place in places]
+        together = getattr(self._dataset, "__getitems__", None)
+        if together is not None:
+            found: Iterable[Any] = together(list(places))
+            return found
+        return [self._dataset[place] for place in places]
+
+
+class RangeSource:
+    """A function that reads a range of samples, in their own order, as a source.
+
+    ``read`` returns as many samples as its range has numbers.
+
+    Raises:
+        InputError: fewer samples than none.
+    """
+
+    def __init__(
+        self, read: Callable[[range], Iterable[Any]], samples: int, *, fingerprint: str = ""
+    ) -> None:
+        if samples < 0:
+            raise errors.InputError(f"{samples} samples: there cannot be fewer than none")
+        self._read, self._samples = read, samples
+        self.fingerprint, self.order = fingerprint, "as it is"
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """See Source."""
+        return (Partition("", 0, self._samples),)
+
+    def ends(self) -> Mapping[str, int]:
+        """See Source."""
+        return {}
+
+    def read(self, span: SlotSpan, epoch: int) -> Iterable[Any]:  # noqa: ARG002 - the same in all
+        """See Source."""
+        return self._read(range(span.begin, span.end))
+
 
 _IDLE_SECONDS = 5.0
 """Since no rank had anything; ranks tell each other again and again, unless one of them hangs."""
@@ -141,8 +213,6 @@ class ShardedDataset(IterableDataset[Any]):
         Raises:
             InputError: the batch is empty, or an option does not go with leases.
         """
-        from rover_kf.trainer.data.sharded_loader import ShardedLoader  # noqa: PLC0415 - it imports this
-
         return ShardedLoader(self, batch_size, **options)
 
     def __iter__(self) -> Iterator[Any]:
@@ -183,7 +253,6 @@ class ShardedDataset(IterableDataset[Any]):
         self.union = ConsumedSet(progress)
 
     def _identity(self) -> dict[str, Any]:
-        """What a checkpoint's data must have in common with these."""
         stream = isinstance(self.source, ResumableSource)
         partitions = () if stream else self.plan.partitions
         source = self.source

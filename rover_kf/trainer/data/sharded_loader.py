@@ -1,19 +1,21 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A DataLoader over leased slots: read ahead by workers, counted when the loop is given them.
+"""A DataLoader over leased slots, read ahead by workers.
 
-In a process group each step begins with the ranks telling each other which slots they bring; what
-they have then used is in every rank's part of the checkpoint. A rank that has nothing left to bring
-takes part with a batch of weight 0 until nobody has.
+In a process group each step begins with an exchange of the ranks' slots, so every rank's checkpoint
+has all that was used. A rank without slots takes part with a batch of weight 0 until nobody has
+any.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, default_collate
 
@@ -21,37 +23,116 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, DataProgress, SlotSpan, UnreadableSpan
 from rover_kf.data_sharding.consumed_set import ConsumedSet
+from rover_kf.data_sharding.ledger_source import LedgerSource
 from rover_kf.data_sharding.worker_view import merge_spans
 from rover_kf.trainer.data.lease_prefetcher import LeasePrefetcher
-from rover_kf.trainer.data.sharded_dataset import ShardedDataset
-from rover_kf.trainer.data.step_agreement import (
-    EPOCH_OVER,
-    HAS_BATCH,
-    MOST_SPANS,
-    NO_BATCH_NOW,
-    Contribution,
-    StepAgreement,
-)
-from rover_kf.trainer.data.worker_reads import ReadBatch, ReadOrder, WorkerReads
-from rover_kf.trainer.data.worker_seeds import WorkerSeeds
+from rover_kf.trainer.data.worker_reads import ReadBatch, ReadOrder, WorkerReads, WorkerSeeds
+
+MOST_SPANS = 8
+"""Of a batch; what a rank brings has a fixed size, so that one round suffices."""
+HAS_BATCH, NO_BATCH_NOW, EPOCH_OVER = 2, 1, 0
+"""A rank brings a batch; has none, but the epoch is not over for it; has heard that it is over."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contribution:
+    """A rank's part of a step."""
+
+    flag: int
+    spans: tuple[SlotSpan, ...] = ()
+    samples: int = 0
+    """That the slots hold; fewer than slots where some are empty."""
+
+
+class StepAgreement:
+    """An exchange of contributions between the ranks of a process group.
+
+    ``partitions`` have the same order on all ranks.
+    """
+
+    def __init__(self, partitions: tuple[str, ...]) -> None:
+        self._names = partitions
+        self._numbers = {name: number for number, name in enumerate(partitions)}
+        self._group: Any = None
+        self._ready = False
+
+    def all_gather(self, contribution: Contribution) -> list[Contribution]:
+        """Return the contributions of all ranks, by rank; all ranks must call it."""
+        if not dist.is_initialized():
+            return [contribution]
+        numbers = [contribution.flag, contribution.samples, len(contribution.spans)]
+        for span in contribution.spans:
+            numbers += (self._numbers[span.partition], span.begin, span.end)
+        numbers += [0] * (3 + 3 * MOST_SPANS - len(numbers))
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        return [self._parse(told.tolist()) for told in self._all_gather(mine)]
+
+    def all_gather_text(self, text: str) -> list[str]:
+        """Return the texts of all ranks; all ranks must call it."""
+        if not dist.is_initialized():
+            return [text]
+        data = text.encode()
+        sizes = [int(told) for told in self._all_gather(torch.tensor([len(data)]))]
+        padded = torch.tensor(list(data.ljust(max(sizes), b" ")), dtype=torch.uint8)
+        told = self._all_gather(padded)
+        return [bytes(one.tolist()[:size]).decode() for one, size in zip(told, sizes, strict=True)]
+
+    def _all_gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        if not self._ready:
+            # Slots are numbers of the host's: a device would have to be waited for.
+            own = dist.get_backend() != "gloo"
+            self._group = dist.new_group(backend="gloo") if own else None
+            self._ready = True
+        found = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(found, mine, group=self._group)
+        return found
+
+    def _parse(self, numbers: list[int]) -> Contribution:
+        flag, samples, count, *rest = numbers
+        spans = (
+            SlotSpan(self._names[rest[3 * n]], rest[3 * n + 1], rest[3 * n + 2])
+            for n in range(count)
+        )
+        return Contribution(flag, tuple(spans), samples)
+
 
 _log = logging.getLogger("rover_kf")
 
 _IDLE_SECONDS = 0.02
 """Between two looks of ranks that all have nothing now."""
 _MANY_FAILURES = 16
-"""Reads that fail are set aside; after so many, if more slots failed than came, data or reader are
-broken."""
+"""Failed reads after which data or reader are broken, if more slots failed than came."""
+
+
+class LeasedData(Protocol):
+    """A ShardedDataset as its loader uses it."""
+
+    source: LedgerSource
+    name: str
+    epochs: int
+    shard_size: int
+    shared: bool
+    union: ConsumedSet
+    idle_at: float
+
+    @property
+    def plan(self) -> DataPlan:
+        """The plan of the leases."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that is read."""
+
+    @property
+    def done(self) -> int:
+        """Used slots of the epoch."""
+
+    def leases(self, ahead: int, least: int) -> LeasePrefetcher:
+        """Return this process's leases."""
 
 
 class ShardedLoader(DataLoader[Any]):
-    """One a ShardedDataset, which makes it.
-
-    Args:
-        data: whose slots are leased.
-        batch_size: slots that this rank takes a step.
-        collate_fn: of a list of samples.
-        options: of DataLoader.
+    """A loader of the slots that a ShardedDataset leases, ``batch_size`` of them a step.
 
     Raises:
         InputError: the batch is empty, or an option does not go with leases.
@@ -59,7 +140,7 @@ class ShardedLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        data: ShardedDataset,
+        data: LeasedData,
         batch_size: int,
         *,
         collate_fn: Callable[[list[Any]], Any] | None = None,

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A random order of samples that lie in blocks (row groups, parts of a text) and are read by them.
+"""Orders of samples; one of them reads blocks (row groups, parts of a text) nearly in order.
 
-The blocks, shuffled, make one line; neighbours whose samples are shuffled together make a window.
-The line is cut into lanes of equal length, and an epoch takes some samples of each lane in turn. So
-whoever takes a part of every batch reads a few windows from begin to end, and which samples a batch
-has is the same whoever takes them. Any place is found by two searches in numbers of the blocks.
+The shuffled blocks form a line; neighbours whose samples are shuffled together form a window. The
+line is cut into lanes of equal length, and an epoch takes some samples of each lane in turn. So a
+part of every batch reads a few windows from begin to end, whoever takes it. Two searches find any
+position.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 
@@ -21,18 +21,11 @@ from rover_kf import errors
 from rover_kf.data_sharding.permutation import Permutation
 
 
-class SampleOrder(Protocol):
-    """An order of the samples of one epoch."""
-
-    def samples_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the samples' numbers at positions of the epoch (int64)."""
-
-
 class Unshuffled:
     """The data set's own order."""
 
     def samples_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """The samples' numbers."""
+        """Return the samples' numbers at positions of the epoch (int64)."""
         return positions
 
 
@@ -43,16 +36,8 @@ class Shuffled:
         self._order = Permutation(size, seed, epoch)
 
     def samples_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """The samples' numbers."""
-        return permute_positions(self._order, positions)
-
-
-def permute_positions(order: Permutation, positions: torch.Tensor) -> torch.Tensor:
-    """Return ``order.value_at`` of every position."""
-    found = order.apply_network(positions)
-    while bool((outside := found >= order.size).any()):
-        found[outside] = order.apply_network(found[outside])
-    return found
+        """See Unshuffled."""
+        return self._order.values_at(positions)
 
 
 _MIN_WINDOW = 4096
@@ -117,7 +102,7 @@ class BlockShuffled:
         self._windows = self._ends[last]
 
     def samples_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """The samples' numbers."""
+        """See Unshuffled."""
         found = self._interleave.line_positions(positions, int(self._ends[-1]))
         windows = torch.searchsorted(self._windows, found, right=True)
         for window in windows.unique().tolist():  # type: ignore[no-untyped-call] # torch's own
@@ -125,14 +110,17 @@ class BlockShuffled:
             begin = int(self._windows[window - 1]) if window else 0
             size = int(self._windows[window]) - begin
             order = Permutation(size, *self._key, window)
-            found[inside] = permute_positions(order, found[inside] - begin) + begin
+            found[inside] = order.values_at(found[inside] - begin) + begin
         return found + self._sample_offsets[torch.searchsorted(self._ends, found, right=True)]
+
+
+SampleOrder: TypeAlias = Unshuffled | Shuffled | BlockShuffled
 
 
 def _permute_in_chunks(order: Permutation) -> torch.Tensor:
     """All of it; by parts that stay in the processor's cache."""
     parts = torch.arange(order.size).split(_MIN_WINDOW)  # type: ignore[no-untyped-call] # torch's own
-    return torch.cat([permute_positions(order, part) for part in parts])
+    return torch.cat([order.values_at(part) for part in parts])
 
 
 def digest(sizes: Sequence[int]) -> str:

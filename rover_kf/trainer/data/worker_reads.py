@@ -5,16 +5,40 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch.utils.data import Dataset
+import torch
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from rover_kf import errors
 from rover_kf.api.data import SlotSpan, UnreadableSpan
 from rover_kf.data_sharding.ledger_source import LedgerSource, SlotMarker, UnusableRecord
+
+_BITS = 63
+
+
+class WorkerSeeds:
+    """The seeds of one loader's workers; a generator among its options is left alone.
+
+    DataLoader draws a seed at each iteration, and a resumed epoch iterates once more. Then all that
+    the loop draws afterwards (dropout) would differ from an undisturbed run.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._has_generator = options.get("generator") is not None
+
+    def begin(self, loader: DataLoader[Any], epoch: int, done: int) -> None:
+        """Seed an iteration by the script's seed and the position in the data."""
+        if not self._has_generator:
+            place = random.Random(f"{torch.initial_seed()} {epoch} {done}")  # noqa: S311 - no secret
+            # Where DataLoader makes the tensor that it draws into: the default device.
+            loader.generator = torch.Generator(torch.empty(()).device)
+            loader.generator.manual_seed(place.getrandbits(_BITS))
+
 
 ReadOrder = tuple[int, tuple[SlotSpan, ...]]
 """Epoch and slots of a batch."""

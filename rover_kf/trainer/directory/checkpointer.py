@@ -17,16 +17,20 @@ Outside rover-kf (no ROVER_HOME) the same lines do nothing but say so once.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import glob
 import json
 import mmap
 import os
 import pathlib
+import shutil
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RejectedState
+from rover_kf.api.checkpoints import RejectedState
 from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
@@ -42,18 +46,54 @@ from rover_kf.checkpoint.format.snapshot import STATE_KEY, Entry, Snapshot
 from rover_kf.checkpoint.format.tensor_layout import TensorLayout
 from rover_kf.system import process_end
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.directory import atomic_replace
 from rover_kf.trainer.directory import folder_scan as folders
 from rover_kf.trainer.directory.folder_scan import FolderListing
-from rover_kf.trainer.inactive import InactiveNotice
 from rover_kf.trainer.restore_client import PATIENCE_SECONDS, RestoreClient, open_slot
-from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.settings import InactiveNotice, TrainerSettings
 from rover_kf.trainer.sidecar_client import SidecarClient
 from rover_kf.trainer.staging.reentrancy import ReentrancyGuard
 from rover_kf.trainer.step_counter import checked_step, step_counter_of
 from rover_kf.trainer.step_reporter import StepReporter
 
-_ARENA_SECONDS = 300.0
+
+@contextlib.contextmanager
+def staged_folder(root: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield an empty folder next to ``root``, which is to be created; remove it at the end.
+
+    A process may be killed in every restore, and each would leave a whole state, mostly in memory.
+    So abandoned folders are removed, too.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    root.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{root.name}-rover-"
+    for left in root.parent.glob(f"{glob.escape(prefix)}*"):
+        _remove_if_abandoned(left)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=root.parent) as made:
+        path = pathlib.Path(made)
+        with _open_folder(path) as descriptor:
+            # The kernel drops it with its process. Where folders have no locks nothing is removed.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield path
+
+
+def _remove_if_abandoned(path: pathlib.Path) -> None:
+    with contextlib.suppress(OSError), _open_folder(path) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _open_folder(path: pathlib.Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 _PREFIX = "folder/"
 """In front of a file's path, in the snapshot's names."""
 
@@ -83,7 +123,6 @@ class DirectoryCheckpointer:
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
         self.restored_state: State | None = None
-        """What restore brought."""
         if self._reporter is not None:
             process_end.register(self.close)
 
@@ -171,7 +210,11 @@ class DirectoryCheckpointer:
         with open_slot(reply) as (found, buffer):
             state = plain_data.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
             try:
-                _restore_folder(root, folders.from_plain(state), found, buffer)
+                with staged_folder(root) as staged:
+                    made = staged / root.name
+                    made.mkdir()
+                    write_files(folders.from_plain(state), found, buffer, made)
+                    made.rename(root)
             except OSError as cause:
                 raise errors.CheckpointError(
                     f"step {reply.step} cannot be put into {root}: {cause}; name a folder that can "
@@ -242,26 +285,10 @@ class DirectoryCheckpointer:
             )
 
     def _arena(self, length: int) -> Arena:
-        """Slots that can hold so many bytes."""
         assert self._sidecar is not None  # noqa: S101 - no save gets here without one
-        reply = self._sidecar.request(
-            names.PATH_ARENA,
-            ArenaRequest(self._settings.local_rank, length),
-            ArenaReply,
-            timeout=_ARENA_SECONDS,
-            patience=PATIENCE_SECONDS,
-        )
+        rank = self._settings.local_rank
+        reply = self._sidecar.request_arena(rank, length, patience=PATIENCE_SECONDS)
         return Arena(pathlib.Path(reply.directory))
-
-
-def _restore_folder(
-    root: pathlib.Path, listing: FolderListing, header: Snapshot, buffer: mmap.mmap
-) -> None:
-    with atomic_replace.staged_folder(root) as beside:
-        made = beside / root.name
-        made.mkdir()
-        write_files(listing, header, buffer, made)
-        made.rename(root)
 
 
 def write_files(

@@ -18,10 +18,13 @@ training process that imports more than the standard library and torch.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import pathlib
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -32,8 +35,69 @@ from transformers.training_args import TrainingArguments
 from rover_kf import errors
 from rover_kf.checkpoint.format import metrics as format_metrics
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.huggingface import trainer_state
 from rover_kf.trainer.rng_state import EpochGenerators
+
+
+def state_json(state: Any, exportable: Iterable[Any]) -> str:
+    """Return trainer_state.json's text with the ``state()`` of callbacks and others."""
+    kept: dict[str, Any] = {}
+    for found in exportable:
+        name = type(found).__name__
+        known = kept.get(name)
+        if known is None:
+            kept[name] = found.state()
+        else:
+            kept[name] = [*(known if isinstance(known, list) else [known]), found.state()]
+    plain = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    return json.dumps({**plain, "stateful_callbacks": kept}, sort_keys=True, default=_plain)
+
+
+def _plain(value: object) -> object:
+    """What a script has logged, such as tensors and NumPy's numbers, as far as JSON has it."""
+    tolist = getattr(value, "tolist", None)
+    return tolist() if tolist is not None else str(value)
+
+
+def stream_position(text: str, accumulated: int) -> tuple[int, int]:
+    """Return the position in data without a length: whole passes and batches of the next.
+
+    ``accumulated`` are the batches of a step.
+    """
+    state = json.loads(text)
+    passes = int(state["epoch"])
+    # Trainer takes the whole training for the length of a pass.
+    return passes, round((state["epoch"] - passes) * state["max_steps"] * accumulated)
+
+
+def restore_callbacks(saved: Mapping[str, Any], callbacks: Iterable[Any]) -> None:
+    """Set what callbacks had counted, by the names of their classes."""
+    by_name: dict[str, list[Any]] = {}
+    for callback in callbacks:
+        by_name.setdefault(type(callback).__name__, []).append(callback)
+    for name, told in saved.items():
+        states = told if isinstance(told, list) else [told]
+        for callback, one in zip(by_name.get(name, ()), states, strict=False):
+            for attribute, value in one.get("attributes", {}).items():
+                setattr(callback, attribute, value)
+
+
+def unlogged_loss(trainer: Any) -> list[float]:
+    """Losses that Trainer has added up since it last logged their mean, and the step of that."""
+    total = getattr(trainer, "_tr_loss", None)
+    return [] if total is None else [float(total.item()), trainer._globalstep_last_logged]  # noqa: SLF001 - it has no other door
+
+
+def resume_metrics(trainer: Any, saved: list[float]) -> None:
+    """Make the next mean cover all steps since the last log, as without a restart.
+
+    The trainer has begun, and counts from the step that it resumes from.
+    """
+    if saved:
+        total, since = saved
+        trainer._tr_loss += total - trainer._tr_loss.item()  # noqa: SLF001 - as above
+        trainer._globalstep_last_logged = int(since)  # noqa: SLF001
+        trainer._total_loss_scalar -= total  # noqa: SLF001 - the mean of this process's own steps
+
 
 _log = logging.getLogger("rover_kf")
 
@@ -72,7 +136,7 @@ class Trainer(transformers.Trainer):
             (pathlib.Path(folder) / _STATE_FILE).write_text(position)
             self._position = folder
             accumulated = self.args.gradient_accumulation_steps
-            self._stream_position = trainer_state.stream_position(position, accumulated)
+            self._stream_position = stream_position(position, accumulated)
             return super().train(folder, *args, **kwargs)
 
     def _load_from_checkpoint(
@@ -97,7 +161,7 @@ class Trainer(transformers.Trainer):
         super()._load_callback_state()
         if self._position is not None and not self.args.restore_callback_states_from_checkpoint:
             kept: Any = self.state.stateful_callbacks
-            trainer_state.restore_callbacks(kept, self.callback_handler.callbacks)
+            restore_callbacks(kept, self.callback_handler.callbacks)
 
     def _load_best_model(self) -> None:
         self.flash.end(self.args, self.state)
@@ -150,7 +214,7 @@ class FlashCallback(transformers.TrainerCallback):
             self._resumes = False
             found: dict[str, Any] = self._state()
             self._done = self.checkpointer.restore(found)
-            trainer_state.resume_metrics(self._trainer, found.get("unlogged", []))
+            resume_metrics(self._trainer, found.get("unlogged", []))
             self._ahead = self._done - state.global_step
         else:  # anew, perhaps with smaller batches (auto_find_batch_size); numbers never go back
             self._ahead = max(self._done - state.global_step, 0)
@@ -230,9 +294,11 @@ class FlashCallback(transformers.TrainerCallback):
 
     def _state(self) -> dict[str, object]:
         trainer = self._trainer
+        kept = (*trainer.callback_handler.callbacks, trainer.control)
+        exportable = [one for one in kept if isinstance(one, ExportableState)]
         found = {
-            "trainer": trainer_state.state_json(trainer.state, _exportable(trainer)),
-            "unlogged": trainer_state.unlogged_loss(trainer),
+            "trainer": state_json(trainer.state, exportable),
+            "unlogged": unlogged_loss(trainer),
             "model": trainer.model,
             # Accelerate's wrapper has a state of its own class; the optimizer inside has all of it.
             "optimizer": getattr(trainer.optimizer, "optimizer", trainer.optimizer),
@@ -244,7 +310,6 @@ class FlashCallback(transformers.TrainerCallback):
 
 
 def _check(trainer: Trainer) -> None:
-    """Refuse what has no names for its parts."""
     if trainer.is_deepspeed_enabled:
         raise errors.UnsupportedState(
             "DeepSpeed keeps optimizer state that Trainer cannot name; use transformers' Trainer, "
@@ -255,9 +320,3 @@ def _check(trainer: Trainer) -> None:
             "FSDP of version 1 keeps flat parts that belong to no parameter; set version 2 in "
             "fsdp_config"
         )
-
-
-def _exportable(trainer: Trainer) -> list[Any]:
-    """What Trainer's own checkpoints keep besides its state."""
-    found = (*trainer.callback_handler.callbacks, trainer.control)
-    return [one for one in found if isinstance(one, ExportableState)]

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The place in the data of Lightning's loop over batches, found again in another process.
+"""The position in the data of Lightning's loop over batches, restored in another process.
 
-Data loaders that keep their own place (``state_dict``) are given it by Lightning. Of others the
-order of an epoch is drawn again from the same random numbers, and the batches that were used are
-taken out and dropped: shuffling, and random numbers that a data set draws, are what they were.
+Lightning restores loaders that have ``state_dict``. For others the epoch's order is drawn again
+from the same random numbers, and used batches are dropped.
 """
 
 from __future__ import annotations
@@ -100,7 +99,6 @@ class DataOrder:
 
 
 def _loader_generators(trainer: Any) -> list[torch.Generator]:
-    """The generators that data loaders were given, in their order."""
     found = []
     for loader in trainer.fit_loop._combined_loader.flattened:  # noqa: SLF001 - the loop's own
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)

@@ -23,12 +23,7 @@ def addresses(tensors: Iterable[torch.Tensor]) -> Addresses:
 
 
 class LazyNames(Mapping[str, torch.Tensor]):
-    """Tensors by name.
-
-    Args:
-        names: groups of distinct ones.
-        ordered: the tensors in their order.
-    """
+    """Tensors by name, from groups of names and the tensors in their order."""
 
     def __init__(self, names: Sequence[Sequence[str]], ordered: list[torch.Tensor]) -> None:
         self._groups, self.ordered = names, ordered

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Running statistics of normalisation, the one part of a replicated state that ranks differ in.
+"""Running statistics of normalisation, in which replicated ranks differ.
 
-Each rank's are of its own part of the batch, and DistributedDataParallel gives all of them rank 0's
-when the next forward pass begins. A checkpoint of which any rank's copy stands for all would bring
-back another rank's. So all ranks take rank 0's before they save: what the next step would do first.
+DistributedDataParallel gives all ranks those of rank 0 at the next forward pass. A checkpoint in
+which any rank's copy stands for all would restore another rank's. So all take rank 0's before they
+save.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ class BatchNormSync:
             self._broadcast()
 
     def broadcast_before_drain(self, state: Mapping[str, object], step: int) -> None:
-        """Take rank 0's if all ranks reach the drain in time.
-
-        Else each rank keeps its own.
+        """Take rank 0's if all ranks reach the drain in time; else do nothing.
 
         Raises:
             UnsupportedState: rank 0's state has other modules.
@@ -95,11 +93,9 @@ class BatchNormSync:
         Python's; so does another rank's next collective, where that one does not call this.
         """
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way
-        place, rank, mine = (
-            f"rover-kf/statistics/{self._round}",
-            dist.get_rank(),
-            _summary(self._norms),
-        )
+        place, rank = f"rover-kf/statistics/{self._round}", dist.get_rank()
+        features = [norm.num_features for norm in self._norms]
+        mine = f"{len(features)} normalisations of {features} features"
         # One process may train one model after another.
         number = store.add(f"{place}/{rank}", 1)
         store.set(f"{place}/{number}/{rank}", mine)
@@ -160,12 +156,6 @@ def _wait(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> None:
 
 def _missing_ranks(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> list[int]:
     return [rank for rank, key in keys.items() if not store.check([key])][:_MOST_NAMED]
-
-
-def _summary(modules: tuple[_NormBase, ...]) -> str:
-    return (
-        f"{len(modules)} normalisations of {[module.num_features for module in modules]} features"
-    )
 
 
 def _all_modules(tops: list[torch.nn.Module]) -> list[torch.nn.Module]:

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Names of modules without what ``torch.compile`` puts into them.
+"""Names of modules without what ``torch.compile`` puts into them (``_orig_mod``).
 
-A compiled module holds the one that it was made of as ``_orig_mod``, which stands in the names of
-all tensors below it. A checkpoint has the names without, as torch.distributed.checkpoint does, so
-that a script may compile its model, or parts of it, after a restart, or do so no more.
+Checkpoints have names without it, as in torch.distributed.checkpoint, so that a script may compile
+its model, or not, after a restart.
 """
 
 from __future__ import annotations

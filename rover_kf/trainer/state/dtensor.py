@@ -108,7 +108,6 @@ class DTensorLayouts:
 def _shape_and_offsets(
     part: torch.Tensor, piece: TensorShard | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape of the whole tensor, and where the part begins in it."""
     return (piece.shape, piece.offsets) if piece else (tuple(part.shape), (0,) * part.ndim)
 
 

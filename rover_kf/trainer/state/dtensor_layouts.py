@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How DTensors lay that a new process has none of, so that they come back as DTensors.
+"""Layouts of saved DTensors that the live state lacks, so that they can be rebuilt.
 
-Such are best weights that a loop keeps, and the state of an optimizer that stands as a dict or in
-an object of the script's own. A module's DTensors, and an optimizer's that lie as its parameters
-do, are known by the live state.
+Examples are best weights that a loop keeps, and an optimizer's state as a plain dict. The live
+state has the layouts of modules and optimizers.
 """
 
 from __future__ import annotations

@@ -95,7 +95,6 @@ def escape(text: str) -> str:
 
 
 def _pieces(node: Any) -> Iterator[tuple[str, bool]]:
-    """Texts in order, and whether each is a scalar's."""
     if not isinstance(node, dict):
         yield compact(node), True
         return

@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What torch tells each module of the one that was saved: its version, beside its tensors.
+"""The versions of saved modules, which torch keeps in ``_metadata`` of a state dict.
 
-A module's state dict has it as an attribute, ``_metadata``, and a module that has changed its
-format (BatchNorm, quantized ones, a user's own) decides by it what to do with what it loads.
+A module that has changed its format (BatchNorm, quantized ones, a user's own) loads by its version.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The boxes that plain tensors of an optimizer are about.
+"""The boxes of plain tensors that an optimizer keeps of local parts of parameters.
 
-An optimizer may keep plain tensors of a parameter's local part (``zeros_like(p.to_local())``).
-Nothing in them says which rows they are about. In a world of another size a rank would get those of
-other rows, so each is saved with its box, and comes back to a rank of the same box only.
+``zeros_like(p.to_local())`` does not say which rows it is about. So each is saved with its box, and
+returns to a rank with the same box only.
 """
 
 from __future__ import annotations

@@ -63,7 +63,6 @@ def empty(like: torch.Tensor, strides: Strides | None) -> torch.Tensor:
 
 
 def _is_dense(shape: Iterable[int], strides: Strides) -> bool:
-    """Whether these reach each place of a tensor's memory once."""
     sizes = tuple(shape)
     if len(sizes) != len(strides) or min(strides, default=0) < 0 or 0 in sizes:
         return False

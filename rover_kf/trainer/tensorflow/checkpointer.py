@@ -18,6 +18,7 @@ checkpointer is made.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import pathlib
@@ -28,7 +29,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import RejectedState
+from rover_kf.api.checkpoints import RejectedState, RestorableStepsReply, RestorableStepsRequest
 from rover_kf.api.samples import StepSample
 from rover_kf.system.steady_clock import MonotonicWallClock
 from rover_kf.trainer import settings as trainer_settings
@@ -37,8 +38,50 @@ from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.sidecar_client import SidecarClient
 from rover_kf.trainer.step_reporter import StepReporter
-from rover_kf.trainer.tensorflow import state_files, tf_config
+from rover_kf.trainer.tensorflow import tf_config
+from rover_kf.trainer.tensorflow.chief_files import ChiefFiles
+from rover_kf.trainer.tensorflow.part_folders import SaveFolderGc, SaveFolders
 from rover_kf.trainer.tensorflow.scheduled_records import ScheduledRecords
+from rover_kf.trainer.tensorflow.server_files import ServerFiles
+from rover_kf.trainer.tensorflow.session_state import SessionState
+from rover_kf.trainer.tensorflow.tf_config import TfConfig
+
+_HELD_SECONDS = 60.0
+
+
+def choose_writer(
+    checkpoint: Any, config: TfConfig | None, settings: TrainerSettings
+) -> ChiefFiles:
+    """Return what writes the files, as the job requires; ``config`` None: one process alone.
+
+    Raises:
+        InputError: servers shall write, and there are none that could.
+    """
+    device = config.files_device if config is not None else None
+    if settings.shards is None:
+        return ChiefFiles(checkpoint, device)
+    if config is None or not config.servers or isinstance(checkpoint, SessionState):
+        raise errors.InputError(
+            f"{names.ENV_CHECKPOINT_SHARDS} is {settings.shards}, and there is no "
+            "parameter server of "
+            f"ParameterServerStrategy that could write there; remove {names.PREFIX}"
+            "checkpoint.shards from the job"
+        )
+    parts, home = SaveFolders(settings.shards, settings.round), settings.shared_dir
+    sweep = (
+        SaveFolderGc(parts, functools.partial(_restorable_steps, SidecarClient(home), settings))
+        if home
+        else None
+    )
+    return ServerFiles(checkpoint, device, parts, config.servers, sweep)
+
+
+def _restorable_steps(sidecar: SidecarClient, settings: TrainerSettings) -> tuple[int, ...]:
+    asked = RestorableStepsRequest(settings.local_rank)
+    return sidecar.request(
+        names.PATH_HELD, asked, RestorableStepsReply, timeout=_HELD_SECONDS
+    ).steps
+
 
 __all__ = ["ScheduledRecords", "TensorFlowCheckpointer"]
 
@@ -86,7 +129,7 @@ class TensorFlowCheckpointer:
                 f"this process is {told.task} {told.index} beside parameter servers; it runs "
                 "a tf.distribute.Server, and the chief saves"
             )
-        self._state = state_files.choose_writer(checkpoint, told, known)
+        self._state = choose_writer(checkpoint, told, known)
         self._settle, self._records = settle, records
         self._directory = DirectoryCheckpointer(settings=known)
         home = known.shared_dir
@@ -125,11 +168,7 @@ class TensorFlowCheckpointer:
         return step
 
     def kept(self, name: str) -> str | None:
-        """A text that was saved with the state; None if there is none, or nothing was restored.
-
-        Args:
-            name: as it was saved.
-        """
+        """Return a text that was saved with the state; None if there is none."""
         path = self._restore_dir / name
         return path.read_text() if self._files is not None and path.is_file() else None
 

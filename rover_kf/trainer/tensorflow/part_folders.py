@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that parameter servers write to, one for each save; the chief makes and removes them.
+"""Folders that parameter servers write to, one for each save.
 
-A folder counts only where a saved state names it, with its files and their sizes. Whatever a killed
-save has left is named by none.
+A folder counts only if a saved state names it, with its files and their sizes.
 """
 
 from __future__ import annotations
@@ -22,17 +21,16 @@ from collections.abc import Callable, Collection, Mapping
 
 from rover_kf import errors
 
-# After a save, beside training. A folder goes when two looks in a row, a save apart, find its step
-# in no memory, no copy and no checkpoint on storage; where one of these does not answer, nothing
-# goes.
 _log = logging.getLogger("rover_kf")
-
-
 _END_SECONDS = 5.0
 
 
 class SaveFolderGc:
-    """A thread of the chief that removes folders of steps that nothing can restore."""
+    """A thread of the chief that removes folders of steps that nothing can restore.
+
+    A folder goes when two collections in a row, a save apart, find its step in no memory, no copy
+    and no checkpoint on storage. Where one of these does not answer, nothing goes.
+    """
 
     def __init__(
         self, folders: SaveFolders, restorable_steps: Callable[[], Collection[int]]
@@ -69,8 +67,6 @@ class SaveFolderGc:
 
 
 _FOLDER = re.compile(r"step-([0-9]{12,18})-([0-9]{1,18})\.[0-9a-f]{8}")
-
-
 _INDEX = ".index"
 """At the end of the name of the file that lists the others' tensors, and has their checksums."""
 
@@ -80,7 +76,6 @@ class SaveFolder:
     """What servers have written of one state."""
 
     folder: str
-    """Its name."""
     files: Mapping[str, int]
     """Sizes, by name."""
     index: int
@@ -176,19 +171,17 @@ class SaveFolders:
         """Return the names of folders that no saved state can name.
 
         ``folders`` were listed before ``restorable_steps`` were requested; a save under way is in
-        neither.
-
-        Returns:
-            None of a newer round: this chief's program would be one that is given up. Of a step
-            that is held, what a killed save has left unfinished.
+        neither. No folder is of a newer round: this chief's program would be one that is given up.
+        Of a restorable step it is what a killed save has left unfinished.
         """
-        found = {(path, match) for path in folders if (match := _FOLDER.fullmatch(path.name))}
-        return {
-            path.name
-            for path, match in found
-            if int(match[2]) <= self._round
-            and (int(match[1]) not in restorable_steps or self._is_abandoned(path, int(match[2])))
-        }
+        found = set()
+        for path in folders:
+            if match := _FOLDER.fullmatch(path.name):
+                step, number = int(match[1]), int(match[2])
+                abandoned = number < self._round and not any(path.glob(f"*{_INDEX}"))
+                if number <= self._round and (step not in restorable_steps or abandoned):
+                    found.add(path.name)
+        return found
 
     def list_folders(self) -> list[pathlib.Path]:
         """List all folders of the job.
@@ -197,9 +190,6 @@ class SaveFolders:
             OSError: they cannot be listed.
         """
         return sorted(self._root.iterdir()) if self._root.is_dir() else []
-
-    def _is_abandoned(self, folder: pathlib.Path, number: int) -> bool:
-        return number < self._round and not any(folder.glob(f"*{_INDEX}"))
 
 
 def _index(folder: pathlib.Path, files: Mapping[str, int]) -> int:

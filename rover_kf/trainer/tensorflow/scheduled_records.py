@@ -1,52 +1,41 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Records that the chief of a TFJob with parameter servers hands to whichever worker is free.
+"""Records that a chief with parameter servers gives to whichever worker is free.
 
-The chief leases them from the ledger of its own sidecar. A batch counts when its function has ended
-on a worker: TensorFlow gives the function of a worker that is lost to another one, so none is lost,
-and what the lost worker had begun may be trained on twice. Who is slow comes for fewer batches.
+The chief leases them from its sidecar's ledger. A batch counts when its function has ended.
+TensorFlow gives a lost worker's function to another one: no record is lost, and some may be trained
+on twice.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import secrets
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from rover_kf import errors
 from rover_kf.api.data import DataProgress, SlotSpan
-from rover_kf.data_sharding import data_position
 from rover_kf.data_sharding.consumed_set import ConsumedSet
-from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
-from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.data.lease_client import LeaseClient, LocalLeases, RemoteLeases
 from rover_kf.trainer.data.lease_prefetcher import LeasePrefetcher
-from rover_kf.trainer.data.numbered_records import NumberedRecords
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.sidecar_client import SidecarClient
 from rover_kf.trainer.tensorflow import tf_config
+from rover_kf.trainer.tensorflow.leased_records import LeasedRecords
 
 _IDLE_SECONDS = 0.02
 """Between two looks for records while the last ones of an epoch are with workers."""
 
 
-class ScheduledRecords:
-    """Of one data set, in the chief's program; give it to the checkpointer.
+class ScheduledRecords(LeasedRecords):
+    """Records of one data set, in the chief's program; give it to the checkpointer.
 
     Args:
         coordinator: a ``ClusterCoordinator``.
-        samples: records that the data set has.
-        batch: of them are handed out at once.
-        epochs: that are trained.
-        name: tells a job's data sets apart.
-        seed: of the order.
-        shuffle: False: in their own order.
-        fingerprint: of the contents, any text: a checkpoint of another one is refused.
         ahead: batches at most that are handed out and not done; two a worker if not given.
-        settings: of the process; read from the environment if not given.
+        samples: and all others: see LeasedRecords.
 
     Raises:
         InputError: there is nothing to train on, a number is out of range, or TF_CONFIG does not
@@ -69,7 +58,7 @@ class ScheduledRecords:
     ) -> None:
         if ahead is not None and ahead < 1:
             raise errors.InputError(f"{ahead} batches ahead; 1 or more are needed")
-        self._records = NumberedRecords.create(
+        super().__init__(
             samples,
             batch=batch,
             epochs=epochs,
@@ -77,12 +66,10 @@ class ScheduledRecords:
             seed=seed,
             shuffle=shuffle,
             fingerprint=fingerprint,
+            settings=settings,
         )
-        self.plan, self._coordinator = self._records.plan, coordinator
-        self._ahead = ahead or 2 * _workers()
-        self._settings = settings or trainer_settings.read()
+        self._coordinator, self._ahead = coordinator, ahead or 2 * _workers()
         self._functions: dict[Callable[[Any], object], Any] = {}
-        self._leases: LeasePrefetcher | None = None
         self._changed = threading.Condition()
         self._consumed = ConsumedSet()
         self._in_flight = 0
@@ -92,11 +79,6 @@ class ScheduledRecords:
     def epoch(self) -> int:
         """Number of the epoch that the next batch is of, from 0 on."""
         return self._consumed.epoch
-
-    @property
-    def batches(self) -> int:
-        """Of an epoch."""
-        return self._records.batches
 
     def schedule(self, function: Callable[[Any], object]) -> int:
         """Hand the next batch to a worker; waits while enough are handed out.
@@ -117,7 +99,7 @@ class ScheduledRecords:
         if span is None:
             return 0
         tensorflow: Any = importlib.import_module("tensorflow")
-        numbers = tensorflow.constant(self._records.record_numbers(span, self._consumed.epoch))
+        numbers = tensorflow.constant(self._record_numbers(span, self._consumed.epoch))
         result = self._coordinator.schedule(self._trace(function), args=(numbers,))
         with self._changed:
             self._in_flight += 1
@@ -135,35 +117,13 @@ class ScheduledRecords:
             self._changed.wait_for(lambda: not self._in_flight)
         self._raise_failed()
 
-    def close(self) -> None:
-        """Lease no more; safe to call twice."""
-        leases, self._leases = self._leases, None
-        if leases is not None:
-            leases.close()
-
-    # -- the checkpoint ---------------------------------------------------------------------------
-
-    def to_text(self) -> str:
-        """The place in the data, for a checkpoint: what is done of which data set."""
-        return data_position.to_text(self.plan, self._progress())
-
-    def load(self, text: str) -> None:
-        """Go on with what a checkpoint's model was not trained on.
-
-        Args:
-            text: as ``to_text`` gave it.
-
-        Raises:
-            CheckpointError: it is of other data, or of a newer version.
-        """
-        progress = data_position.from_text(self.plan, text)
-        self.close()
-        with self._changed:
-            self._consumed = ConsumedSet(progress)
-
     def _progress(self) -> DataProgress:
         with self._changed:
             return self._consumed.progress()
+
+    def _resume(self, progress: DataProgress) -> None:
+        with self._changed:
+            self._consumed = ConsumedSet(progress)
 
     # -- handing out ------------------------------------------------------------------------------
 
@@ -172,8 +132,8 @@ class ScheduledRecords:
             with self._changed:
                 self._changed.wait_for(lambda: self._failed or self._in_flight < self._ahead)
             self._raise_failed()
-            leases = self._open_leases()
-            span = leases.claim(self._records.batch)
+            leases = self._lease()
+            span = leases.claim(self.batch)
             if span is not None:
                 return span
             over = leases.finished  # its lock first: its thread asks for the progress with it
@@ -187,19 +147,13 @@ class ScheduledRecords:
                 leases.next_epoch()
         return None
 
-    def _open_leases(self) -> LeasePrefetcher:
-        if self._leases is None:
-            given = self._settings
-            place = WorkerIdentity(given.round, given.rank, given.world_size, secrets.token_hex(4))
-            least = self._records.batch
-            holder = LeaseTracker(
-                self.plan, place, epoch=self._consumed.epoch, shared=False, batch_slots=least
-            )
-            desk: LeaseClient = (
-                RemoteLeases(SidecarClient(given.shared_dir)) if given.shared_dir else LocalLeases()
-            )
-            self._leases = LeasePrefetcher(holder, desk, self._progress, dict, 2 * self.plan.shard)
-        return self._leases
+    def _lease(self) -> LeasePrefetcher:
+        given = self._settings
+        client: LeaseClient = (
+            RemoteLeases(SidecarClient(given.shared_dir)) if given.shared_dir else LocalLeases()
+        )
+        rank, ahead = (given.round, given.rank, given.world_size), 2 * self.plan.shard
+        return self._open_leases(rank, client, self.epoch, shared=False, ahead=ahead)
 
     def _trace(self, function: Callable[[Any], object]) -> Any:
         """It returns nothing: what is fetched from a worker may be lost with it."""

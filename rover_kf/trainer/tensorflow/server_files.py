@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TensorFlow's files of a state where each parameter server writes its own variables.
 
-They lie on a volume that the servers and the chief share. What the chief saves itself names them,
-so that a step exists only when all of them do.
+Servers and chief share their volume. The chief's own save names them, so a step is complete or
+absent.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ _FILES = "TensorBundle"
 _TOKEN = "token"  # noqa: S105 - a file's name
 
 
-class ServerFiles:
-    """The files of a tf.train.Checkpoint whose variables each parameter server writes.
-
-    ``chief_files`` reads what was saved before servers wrote themselves.
-    """
+class ServerFiles(ChiefFiles):
+    """The files of a tf.train.Checkpoint whose variables each parameter server writes."""
 
     def __init__(
         self,
-        chief_files: ChiefFiles,
+        checkpoint: Any,
+        device: str | None,
         folders: SaveFolders,
         servers: int,
         collector: SaveFolderGc | None = None,
     ) -> None:
-        self._chief_files, self._folders, self._servers = chief_files, folders, servers
+        super().__init__(checkpoint, device)
+        self._folders, self._servers = folders, servers
         self._collector = collector
         self._is_shared = False
 
@@ -62,8 +61,8 @@ class ServerFiles:
         self._check_shared()
         made = self._folders.create(step)
         with _translate_write_errors(made):
-            self._chief_files.checkpoint.write(str(made / FILE_PREFIX))
-        self._chief_files.slot_warning.check(self._chief_files.checkpoint, str(made / FILE_PREFIX))
+            self.checkpoint.write(str(made / FILE_PREFIX))
+        self.warn_unrestored_slots(str(made / FILE_PREFIX))
         (folder / SHARDS_FILE).write_text(self._folders.sync(made).to_text())
 
     def read(self, folder: pathlib.Path, step: int) -> None:
@@ -74,13 +73,13 @@ class ServerFiles:
             CheckpointError: a server does not see the volume, or it is another model's state.
         """
         if not (folder / SHARDS_FILE).exists():
-            self._chief_files.read(folder, step)
+            super().read(folder, step)  # saved through the chief, before servers wrote themselves
             return
         part = SaveFolder.from_text((folder / SHARDS_FILE).read_text())
         self._check_shared()
         written = self._folders.verify(part)
         with translate_mismatch(step), _translate_read_errors(written):
-            found = self._chief_files.checkpoint.read(str(written / FILE_PREFIX))
+            found = self.checkpoint.read(str(written / FILE_PREFIX))
             found.assert_existing_objects_matched()
 
     def on_saved(self) -> None:

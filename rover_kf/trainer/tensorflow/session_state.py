@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Variables of a graph (tf.compat.v1), saved and brought back through a session of the chief's.
+"""Variables of a graph (tf.compat.v1), saved and restored through the chief's session.
 
-A Saver reads files where a variable is, which is on the parameter servers: they would have to share
-a file system. Here all goes through the process that has the session.
+A Saver would read files on the parameter servers, which would have to share a file system.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from rover_kf import errors
 
 
 class SessionState:
-    """Give it to TensorFlowCheckpointer in tf.train.Checkpoint's place; makes operations.
+    """The variables of the chief's session; give it to TensorFlowCheckpointer.
 
-    Args:
-        session: of the chief; the one that trains or watches.
-        variables: by name.
+    It replaces tf.train.Checkpoint, and creates operations in the session's graph.
     """
 
     def __init__(self, session: Any, variables: Mapping[str, Any]) -> None:

@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Records of a TFJob whose workers come and go: one ledger, in the chief's sidecar, lends to all.
+"""Records of a TFJob whose workers come and go, leased from one ledger of the chief.
 
-A worker iterates; the chief opens the ledger with its checkpoint's place, asks for the place before
-it saves the model, and sees when all epochs are over. So no record is lost, and some may count
-twice (docs/tfjob.md has the bound).
+Workers iterate. The chief opens the ledger at its checkpoint's position, requests the position
+before a save, and sees the end of all epochs. No record is lost, some may count twice
+(docs/tfjob.md).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,18 +18,14 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api.data import DataProgress
 from rover_kf.api.samples import StepSample
-from rover_kf.data_sharding import data_position
-from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 from rover_kf.system.steady_clock import MonotonicWallClock
-from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.data.lease_client import RemoteLeases
 from rover_kf.trainer.data.lease_prefetcher import LeasePrefetcher
-from rover_kf.trainer.data.numbered_records import NumberedRecords
 from rover_kf.trainer.drain import Drain
-from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.sidecar_client import SidecarClient
 from rover_kf.trainer.step_reporter import StepReporter
 from rover_kf.trainer.tensorflow import tf_config
+from rover_kf.trainer.tensorflow.leased_records import LeasedRecords
 
 _ROUND = 0
 """Workers are worlds of their own, whose rounds say nothing to others."""
@@ -37,60 +33,30 @@ _IDLE_SECONDS = 0.05
 _FLUSH_SECONDS = 10.0
 
 
-class SharedRecords:
-    """Of one data set; the same in the chief and in all workers.
-
-    Args:
-        samples: records that the data set has.
-        batch: of them are taken at once.
-        epochs: that are trained.
-        name: tells a job's data sets apart.
-        seed: of the order.
-        shuffle: False: in their own order.
-        fingerprint: of the contents, any text: a checkpoint of another one is refused.
-        settings: of the process; read from the environment if not given.
+class SharedRecords(LeasedRecords):
+    """Records of one data set; the same in the chief and in all workers.
 
     Raises:
         InputError: there is nothing to train on, a number is out of range, or the process is none
             of a TFJob's under rover-kf.
     """
 
-    def __init__(
-        self,
-        samples: int,
-        *,
-        batch: int,
-        epochs: int = 1,
-        name: str = "train",
-        seed: int = 0,
-        shuffle: bool = True,
-        fingerprint: str = "",
-        settings: TrainerSettings | None = None,
-    ) -> None:
-        self._records = NumberedRecords.create(
-            samples,
-            batch=batch,
-            epochs=epochs,
-            name=name,
-            seed=seed,
-            shuffle=shuffle,
-            fingerprint=fingerprint,
-        )
-        self._settings = settings or trainer_settings.read()
-        told = tf_config.read(os.environ, 1)
-        if self._settings.shared_dir is None or told is None or told.task == "ps":
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config = tf_config.read(os.environ, 1)
+        home = self._settings.shared_dir
+        if home is None or config is None or config.task == "ps":
             raise errors.InputError(
                 "SharedRecords are lent to the chief and the workers of a TFJob under rover-kf; "
                 "this process is none"
             )
-        home, self._chief = self._settings.shared_dir, told.task != "worker"
-        self._rank = 0 if self._chief else told.index + 1
+        chief = config.task != "worker"
+        self._rank = 0 if chief else config.index + 1
         self._client = RemoteLeases(SidecarClient(home))
         self._drain = Drain(home, self._settings.resting, self._settings.local_rank)
-        self._reporter = None if self._chief else StepReporter(self._settings, SidecarClient(home))
+        self._reporter = None if chief else StepReporter(self._settings, SidecarClient(home))
         self._clock = MonotonicWallClock()
-        self._leases: LeasePrefetcher | None = None
-        self._progress = DataProgress()
+        self._saved = DataProgress()
         self._epoch = self._step = 0
 
     # -- a worker ---------------------------------------------------------------------------------
@@ -104,15 +70,14 @@ class SharedRecords:
             SystemExit: the pod is about to end: what was done is told, and the process leaves.
             RoverError: nothing can be leased.
         """
-        plan = self._records.plan
-        leases = self._open_leases(2 * plan.shard)
-        while self._epoch < plan.epochs:
-            span = leases.claim(self._records.batch)
+        leases = self._lease(2 * self.plan.shard)
+        while self._epoch < self.epochs:
+            span = leases.claim(self.batch)
             if span is None:
                 self._wait(leases)
                 continue
             begun = time.monotonic()
-            yield self._records.record_numbers(span, self._epoch)
+            yield self._record_numbers(span, self._epoch)
             leases.mark_used([span])
             self._report_step(span.size, time.monotonic() - begun)
             if self._drain.is_due(self._step):
@@ -155,59 +120,35 @@ class SharedRecords:
         Raises:
             RoverError: the ledger cannot be opened.
         """
-        epochs = self._records.plan.epochs
-        if self._epoch < epochs:
-            leases = self._open_leases(0)
+        if self._epoch < self.epochs:
+            leases = self._lease(0)
             leases.check()
             if leases.finished:
                 self._epoch += 1
                 leases.next_epoch()
-        return self._epoch >= epochs
+        return self._epoch >= self.epochs
 
     def settle(self) -> None:
         """Ask the ledger what is done; before the model is read, which then has it all."""
-        plan = self._records.plan
-        if self._epoch >= plan.epochs:
-            self._progress = DataProgress(plan.epochs)
-            return
-        if self._leases is None:
-            return
-        try:
-            self._progress = self._client.progress(plan.name, _ROUND)
-        except errors.RoverError:
-            return  # what was known before is done all the same; the rest comes again
-
-    def to_text(self) -> str:
-        """The place in the data, for a checkpoint."""
-        return data_position.to_text(self._records.plan, self._progress)
-
-    def load(self, text: str) -> None:
-        """Go on with what a checkpoint's model was not trained on.
-
-        Args:
-            text: as ``to_text`` gave it.
-
-        Raises:
-            CheckpointError: it is of other data, or of a newer version.
-        """
-        self._progress = data_position.from_text(self._records.plan, text)
-        self._epoch = self._progress.epoch
-        self.close()
+        if self._epoch >= self.epochs:
+            self._saved = DataProgress(self.epochs)
+        elif self._leases is not None:
+            # Else what was known before is done all the same; the rest comes again.
+            with contextlib.suppress(errors.RoverError):
+                self._saved = self._client.progress(self.plan.name, _ROUND)
 
     def close(self) -> None:
         """Lease no more; safe to call twice."""
-        leases, self._leases = self._leases, None
-        if leases is not None:
-            leases.close()
+        super().close()
         if self._reporter is not None:
             self._reporter.close()
 
-    def _open_leases(self, ahead: int) -> LeasePrefetcher:
-        if self._leases is None:
-            plan, least = self._records.plan, self._records.batch
-            place = WorkerIdentity(_ROUND, self._rank, self._rank + 1, secrets.token_hex(4))
-            holder = LeaseTracker(plan, place, epoch=self._epoch, shared=True, batch_slots=least)
-            self._leases = LeasePrefetcher(
-                holder, self._client, lambda: self._progress, dict, ahead
-            )
-        return self._leases
+    def _progress(self) -> DataProgress:
+        return self._saved
+
+    def _resume(self, progress: DataProgress) -> None:
+        self._saved, self._epoch = progress, progress.epoch
+
+    def _lease(self, ahead: int) -> LeasePrefetcher:
+        rank = (_ROUND, self._rank, self._rank + 1)
+        return self._open_leases(rank, self._client, self._epoch, shared=True, ahead=ahead)

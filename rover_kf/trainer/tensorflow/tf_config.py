@@ -27,7 +27,6 @@ class TfConfig:
     workers: int = 0
     """Of the cluster."""
     servers: int = 0
-    """Parameter servers of the cluster."""
 
     @property
     def serves(self) -> bool:

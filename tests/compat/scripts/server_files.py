@@ -115,7 +115,7 @@ def drive(resolver, shards, saved, verbs):
     with strategy.scope():
         model = Model()
     through = ChiefFiles(model.state, told.files_device)
-    files = ServerFiles(through, SaveFolders(shards, 1), told.servers)
+    files = ServerFiles(model.state, told.files_device, SaveFolders(shards, 1), told.servers)
     for verb in itertools.chain(verbs, map(str.strip, sys.stdin)):
         print(verb, tried(verb, model, files, through, saved), flush=True)
     os._exit(0)  # the servers are away by now, perhaps

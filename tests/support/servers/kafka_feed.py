@@ -15,7 +15,7 @@ from rover_kf.api import codec
 from rover_kf.api.data import DataProgress
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.checkpoint_tools.locate import locate
-from rover_kf.trainer.data.kafka.start_offsets import committable_offsets
+from rover_kf.trainer.data.kafka.source import committable_offsets
 
 _EACH, _PAUSE_SECONDS = 4, 0.05
 

@@ -26,7 +26,7 @@ from rover_kf.api.data import (
 from rover_kf.data_sharding.consumed_set import ConsumedSet
 from rover_kf.data_sharding.dispatcher import ShardDispatcher
 from rover_kf.data_sharding.interval_set import IntervalSet
-from rover_kf.data_sharding.lease_terms import LeaseTerms
+from rover_kf.data_sharding.ledger import LeaseTerms
 from rover_kf.data_sharding.worker_view import LeaseTracker, WorkerIdentity
 
 MOST_IN_FLIGHT = 12

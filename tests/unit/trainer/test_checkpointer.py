@@ -21,8 +21,8 @@ from rover_kf.api import names
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
-from rover_kf.trainer import durability_listeners
 from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer import sidecar_client
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.directory.checkpointer import DirectoryCheckpointer
 from rover_kf.trainer.sidecar_client import SidecarClient
@@ -244,7 +244,7 @@ def test_step_saves_when_due_and_reaches_storage(tmp_path):
             assert checkpointer.wait(4, "durable", 30)
             assert not checkpointer.wait(5, "durable", 0.2)
             assert [is_durable() for is_durable in following.questions] == [True, True]
-            durability_listeners.notify(
+            sidecar_client.notify(
                 identities.state(6), state, SidecarClient(pod.settings.volume_path)
             )
             assert not following.questions[-1]()

@@ -37,9 +37,9 @@ def group(tmp_path):
 @pytest.mark.parametrize(("text", "held"), [(V2, 1335), (V1, 1300)])
 def test_files_are_left_out(group, text, held):
     """Under both versions of control groups."""
-    found = resource_usage.find_container_memory(os.getpid(), (group(text, os.getpid()),))
+    found = resource_usage.find_cgroup(os.getpid(), (group(text, os.getpid()),))
     assert found is not None
-    assert found.unreclaimable_bytes() == held
+    assert resource_usage.unreclaimable_bytes(found) == held
 
 
 def test_others_may_not_be_in_it(group, two):
@@ -48,13 +48,13 @@ def test_others_may_not_be_in_it(group, two):
     ours = (os.getpid(), os.getppid(), launcher)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    assert resource_usage.find_container_memory(launcher, (group(V2, *ours, gone.pid),)) is not None
-    assert resource_usage.find_container_memory(launcher, (group(V2, *ours, other),)) is None
-    assert resource_usage.find_container_memory(launcher, (group(V2, *ours, 0),)) is None
+    assert resource_usage.find_cgroup(launcher, (group(V2, *ours, gone.pid),)) is not None
+    assert resource_usage.find_cgroup(launcher, (group(V2, *ours, other),)) is None
+    assert resource_usage.find_cgroup(launcher, (group(V2, *ours, 0),)) is None
 
 
 def test_without_an_account_there_is_none(group, two):
     """No such folder, no account of memory, or a group that this process is not in."""
     place = group(V2, *two)
-    assert resource_usage.find_container_memory(two[0], (place / "none", place)) is None
-    assert resource_usage.find_container_memory(two[0], (group("", os.getpid()),)) is None
+    assert resource_usage.find_cgroup(two[0], (place / "none", place)) is None
+    assert resource_usage.find_cgroup(two[0], (group("", os.getpid()),)) is None

@@ -4,19 +4,93 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import logging
 import math
+import os
+import pathlib
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rover_kf import errors
-from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
+
+_SECRET = re.compile(r"password|secret|key\.pem|sasl\.oauthbearer\.config|sasl\.jaas")
+_RESERVED = {
+    "bootstrap.servers": "give brokers",
+    "group.id": "give group",
+    "enable.auto.commit": "offsets are committed with durable checkpoints",
+    "auto.offset.reset": "give start and on_lost",
+    "enable.partition.eof": "it shows where a partition ends",
+    "enable.auto.offset.store": "offsets are committed with durable checkpoints",
+}
+_ENVIRONMENT, _FILE = "env:", "file:"
+
+
+@dataclasses.dataclass(frozen=True)
+class KafkaConnection:
+    """A connection to one Kafka, as picklable and loggable data without secrets.
+
+    See KafkaDataset for the fields. Other tools see used offsets under ``group``.
+
+    Raises:
+        InputError: an option is one that must not be given; the message says which and why.
+    """
+
+    brokers: str
+    group: str
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what would be ignored, or be seen by who must not."""
+        if not (self.brokers and self.group):
+            raise errors.InputError("Kafka needs brokers ('host:port') and a consumer group's name")
+        for name in self.options:
+            if name in _RESERVED:
+                raise errors.InputError(f"leave out the option {name}: {_RESERVED[name]}")
+            if _SECRET.search(name):
+                raise errors.InputError(
+                    f"{name} is a secret: name its place instead, secrets={{{name!r}: 'env:NAME'}} "
+                    "or 'file:/path' of a mounted Secret"
+                )
+        for name, place in self.secrets.items():
+            if not place.startswith((_ENVIRONMENT, _FILE)):
+                raise errors.InputError(
+                    f"the place of the secret {name} must be 'env:NAME' or 'file:/path'"
+                )
+
+    def configuration(self) -> dict[str, str]:
+        """All options with their secrets, as of now (a mounted Secret may have been renewed).
+
+        Raises:
+            InputError: a secret is not where it should be.
+        """
+        found = {name: _secret(name, place) for name, place in self.secrets.items()}
+        return {**self.options, **found, "bootstrap.servers": self.brokers}
+
+
+def _secret(name: str, reference: str) -> str:
+    if reference.startswith(_ENVIRONMENT):
+        variable = reference.removeprefix(_ENVIRONMENT)
+        if variable not in os.environ:
+            raise errors.InputError(
+                f"the environment variable {variable}, which has {name}, is not set; take it from "
+                "a Secret in the pod's env (valueFrom.secretKeyRef)"
+            )
+        return os.environ[variable]
+    path = pathlib.Path(reference.removeprefix(_FILE))
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    except OSError as cause:
+        raise errors.InputError(
+            f"{path}, which has {name}, cannot be read: {cause.strerror}; mount the Secret there"
+        ) from cause
+
 
 _log = logging.getLogger("rover_kf")
-
-
 _FIRST_WARNING_SECONDS, _LAST_WARNING_SECONDS = 2.0, 60.0
 
 
@@ -28,7 +102,6 @@ class BrokerOutage:
         self._since: float | None = None
         self._pause = _FIRST_WARNING_SECONDS
         self.reason = ""
-        """What the client said last."""
 
     @property
     def is_active(self) -> bool:
@@ -63,8 +136,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-
 _REQUEST_SECONDS, _PAUSE_SECONDS = 5.0, 0.2
 
 
@@ -84,7 +155,10 @@ def load(module: str = "confluent_kafka") -> Any:
 
 
 class KafkaClient:
-    """A consumer and requests of one process; a fork needs another one."""
+    """A consumer and requests of one process; a fork needs another one.
+
+    Calls for ``request`` raise the client's own KafkaException.
+    """
 
     def __init__(self, connection: KafkaConnection) -> None:
         self.connection = connection
@@ -206,11 +280,7 @@ class KafkaClient:
             )
 
     def offsets(self, partitions: Mapping[tuple[str, int], Any]) -> dict[tuple[str, int], int]:
-        """Return offsets of partitions, as an ``OffsetSpec`` of each requests them.
-
-        Raises:
-            KafkaException: the client's own; for ``patient``.
-        """
+        """Return offsets of partitions, as an ``OffsetSpec`` of each requests them."""
         tp, level = self.library.TopicPartition, self.library.IsolationLevel.READ_COMMITTED
         asked = {tp(topic, number): spec for (topic, number), spec in partitions.items()}
         answers = self.admin.list_offsets(
@@ -219,21 +289,13 @@ class KafkaClient:
         return {(at.topic, at.partition): told.result().offset for at, told in answers.items()}
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return the identifiers that brokers gave topics at their creation.
-
-        Raises:
-            KafkaException: the client's own; for ``patient``.
-        """
+        """Return the identifiers that brokers gave topics at their creation."""
         asked = self.library.TopicCollection(sorted(topics))
         told = self.admin.describe_topics(asked, request_timeout=_REQUEST_SECONDS)
         return {name: str(one.result().topic_id) for name, one in told.items()}
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the numbers of a topic's partitions; none: there is no such topic.
-
-        Raises:
-            KafkaException: the client's own; for ``patient``.
-        """
+        """Return the numbers of a topic's partitions; none: there is no such topic."""
         found = self.admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
         missing = (self.library.KafkaError.UNKNOWN_TOPIC_OR_PART,)
         if found.error is not None and found.error.code() not in missing:

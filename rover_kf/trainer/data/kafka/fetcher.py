@@ -5,13 +5,66 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Union, cast
 
 from rover_kf import errors
+from rover_kf.api.data import SlotSpan
+from rover_kf.data_sharding.ledger_source import SlotMarker
 from rover_kf.trainer.data.kafka.client import KafkaClient
-from rover_kf.trainer.data.kafka.record import Event, KafkaRecord, OffsetReached
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """A record as a topic has it."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes | None
+    """None: a tombstone."""
+    key: bytes | None = None
+    timestamp: int = 0
+    """Milliseconds since 1970."""
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Where it is to be found: ``clicks/3@1207``."""
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OffsetReached:
+    """A sign that no other record stands before this offset."""
+
+    offset: int
+
+
+Event = Union[KafkaRecord, OffsetReached]  # noqa: UP007 - evaluated when it is imported, also by 3.10
+Decode = Callable[[KafkaRecord], Any]
+
+
+def fill_range(span: SlotSpan, events: Iterable[Event], decode: Decode) -> Iterator[Any]:
+    """Yield one item per offset of a span: the decoded record, or ``SlotMarker.EMPTY``.
+
+    Compaction, aborted transactions and the markers of transactions leave offsets without a record.
+    Events begin at the span's begin, with growing offsets; the last one taken ends the span.
+    """
+    at = span.begin
+    for event in events:
+        upto = min(event.offset, span.end)
+        while at < upto:
+            yield SlotMarker.EMPTY
+            at += 1
+        if isinstance(event, KafkaRecord) and at < span.end:
+            yield decode(event)
+            at += 1
+        if at >= span.end:
+            return
+
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -21,9 +74,7 @@ _SHORT_SECONDS = 20.0
 """How long a partition may seem to end before it did."""
 
 OnLost = Callable[[str, int, int], int]
-"""Told of a partition and an offset that it has not; gives where to go on, or raises.
-
-The same offset: nothing is lost, but the partition does not reach it any more."""
+"""Returns where to resume after a missing offset, or raises; the same offset: none is lost."""
 
 
 class Fetcher:
@@ -91,15 +142,12 @@ class Fetcher:
             most = min(max(left, 1), _AT_ONCE)
             self._messages.extend(self._consumer.consume(most, _POLL_SECONDS))
             if not self._messages:
-                self._wait(topic, partition)
+                self._client.outage.report_waiting(f"reading {topic}/{partition}")
+                self._check_short(topic, partition)
         message = self._messages.popleft()
         if message.error() is None:
             self._client.outage.end()
         return message
-
-    def _wait(self, topic: str, partition: int) -> None:
-        self._client.outage.report_waiting(f"reading {topic}/{partition}")
-        self._check_short(topic, partition)
 
     def _check_short(self, topic: str, partition: int) -> None:
         # A broker that has just started may tell an older end for a moment.

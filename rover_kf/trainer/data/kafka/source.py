@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import math
@@ -14,12 +15,66 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api.data import DataProgress, Partition, SlotSpan
+from rover_kf.data_sharding.interval_set import IntervalSet
 from rover_kf.data_sharding.ledger_source import UnusableRecord
-from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
-from rover_kf.trainer.data.kafka.client import KafkaClient, load
-from rover_kf.trainer.data.kafka.fetcher import Fetcher
-from rover_kf.trainer.data.kafka.record import Decode, KafkaRecord, fill_range
-from rover_kf.trainer.data.kafka.start_offsets import find_start_offsets
+from rover_kf.trainer.data.kafka.client import KafkaClient, KafkaConnection, load
+from rover_kf.trainer.data.kafka.fetcher import Decode, Fetcher, KafkaRecord, fill_range
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartOffsets:
+    """Where a job reads each partition."""
+
+    progress: DataProgress
+    """With all that nobody has to read."""
+    offsets: Mapping[str, int]
+    """The first one of each partition that is still to be read."""
+    lost: tuple[SlotSpan, ...]
+    """Not used, and not there any more."""
+
+
+def find_start_offsets(
+    restored: DataProgress, oldest: Mapping[str, int], start: Mapping[str, int]
+) -> StartOffsets:
+    """Compute where a job resumes, and what is lost.
+
+    ``restored`` is empty where nothing was restored. ``oldest`` has the first offset that a
+    partition still has, ``start`` the one at which a new job begins. What precedes the start counts
+    as used, so that a state shows where its job began. A resumed job reads new partitions as a
+    whole.
+    """
+    known = {name: IntervalSet.from_text(text) for name, text in restored.done.items()}
+    lost: list[SlotSpan] = []
+    offsets: dict[str, int] = {}
+    for name, first in oldest.items():
+        done = known.setdefault(name, IntervalSet())
+        if not restored.done:
+            done.add(0, start[name])
+        elif name in restored.done:
+            poisoned = IntervalSet.from_text(restored.poison.get(name, ""))
+            gone = (gap for hole in done.gaps(0, first) for gap in poisoned.gaps(*hole))
+            lost.extend(SlotSpan(name, *gap) for gap in gone)
+        done.add(0, first)
+        offsets[name] = _first_gap(done)
+    texts = {name: ranges.to_text() for name, ranges in sorted(known.items()) if ranges}
+    return StartOffsets(dataclasses.replace(restored, done=texts), offsets, tuple(lost))
+
+
+def committable_offsets(progress: DataProgress) -> dict[str, int]:
+    """The offset of each partition below which all is used or set aside: what a group commits."""
+    found: dict[str, int] = {}
+    for name in sorted({*progress.done, *progress.poison}):
+        used = IntervalSet.from_text(progress.done.get(name, ""))
+        for piece in IntervalSet.from_text(progress.poison.get(name, "")):
+            used.add(*piece)
+        found[name] = _first_gap(used)
+    return found
+
+
+def _first_gap(used: IntervalSet) -> int:
+    first = used.first()
+    return first[1] if first is not None and first[0] == 0 else 0
+
 
 _log = logging.getLogger("rover_kf")
 
@@ -37,18 +92,7 @@ def value_of(record: KafkaRecord) -> bytes | None:
 class KafkaSource:
     """Topics that are read from their history into the present, and on.
 
-    Args:
-        connection: to the brokers.
-        topics: one or several.
-        decode: makes a sample of a record; its value if not given. Runs where data are read, in
-            workers of a DataLoader if there are any.
-        start: where a job without a checkpoint begins: ``earliest``, ``latest``, or milliseconds
-            since 1970, for the first record of that time or later.
-        on_lost: what to do if records that were not used are no longer there (retention):
-            ``error``, or ``report`` to warn with their offsets and go on behind them.
-        on_poison: what to do with a record that decode raises for: ``error``, or ``report`` to warn
-            with its topic, partition and offset and go on without it.
-        patience_seconds: how long the first answer may take. Later on, brokers are waited for.
+    See KafkaDataset for the arguments. ``decode`` runs in a DataLoader's workers if it has any.
 
     Raises:
         InputError: what is given cannot be; the message says what to do.

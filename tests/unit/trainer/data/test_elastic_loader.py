@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from rover_kf import ElasticDataLoader, errors
 from rover_kf.data_sharding.permutation import Permutation
-from rover_kf.trainer.data.loader_progress import LoaderProgress
+from rover_kf.trainer.step_reporter import LoaderProgress
 from tests.support.training.numbered_samples import Numbered
 
 READ_SECONDS = 0.0005

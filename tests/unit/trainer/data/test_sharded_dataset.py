@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from rover_kf import ElasticDataLoader, ShardedDataset, errors
 from rover_kf.api.data import SlotSpan, UnreadableSpan
 from rover_kf.data_sharding.dispatcher import ShardDispatcher
-from rover_kf.data_sharding.lease_terms import LeaseTerms
+from rover_kf.data_sharding.ledger import LeaseTerms
 from rover_kf.data_sharding.ledger_source import SlotMarker, UnusableRecord
 from rover_kf.datasets.tables import TableRows
 from rover_kf.trainer.data import lease_client

@@ -16,7 +16,7 @@ from rover_kf import errors
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.tensor_layout import Box
-from rover_kf.sidecar.consistency import tensor_digests
+from rover_kf.sidecar.consistency import digest_worker
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.dcp import Reader, Writer, plan_items
@@ -60,7 +60,7 @@ def test_any_state_dict_comes_back(tmp_path):
         found = snapshot.read(arena.slot_path(seal.slot).read_bytes()[: seal.length])
         assert "half" in found.tensors
         assert (
-            tensor_digests.comparable_tensors(found) == []
+            digest_worker.comparable_tensors(found) == []
         )  # any rank's will do, though they may differ
         with _checkpointer(pod, round_=2) as checkpointer:
             reader = Reader(checkpointer, loaded)
