@@ -107,8 +107,12 @@ class Crowd:
         member, job, now = agent.member, self.rendezvous, self.now
         if agent.trains and agent.broken:
             died = Failure(
-                *(member.pod, member.incarnation, agent.round, member.node_rank),
-                *("crashed", "process", "restart", -11, "SIGSEGV"),
+                *("crashed", "process", "restart", "SIGSEGV"),
+                pod=member.pod,
+                incarnation=member.incarnation,
+                round=agent.round,
+                rank=member.node_rank,
+                exit_code=-11,
             )
             return lambda: job.failure(died, ticket, now)
         if agent.trains:

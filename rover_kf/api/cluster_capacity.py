@@ -19,9 +19,7 @@ class NamespaceObjects:
     """What bounds a namespace, as plain objects."""
 
     quotas: tuple[Manifest, ...] = ()
-    """ResourceQuotas."""
     autoscalers: tuple[Manifest, ...] = ()
-    """HorizontalPodAutoscalers."""
     unread: tuple[str, ...] = ()
     """One sentence for each kind that could not be read."""
 
@@ -88,7 +86,6 @@ class PodRequirements:
     tolerations: tuple[tuple[str, str, str], ...] = ()
     """Key, value, effect; an empty one stands for any."""
     excluded_nodes: frozenset[str] = frozenset()
-    """Nodes that it may not go to."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""JSON to and from the frozen dataclasses of this package; no pickle, no reflection beyond fields.
+"""JSON to and from the frozen dataclasses of this package, without pickle.
 
-A field that the reader does not know is ignored (a newer writer may add one); a field that is
-missing and has no default, or has another type, raises ProtocolError with its path. So does what no
-writer of ours makes and what would break the next one: numbers beyond 64 bits, numbers that are not
-finite, nesting without end. Text that UTF-8 lacks (half a surrogate pair) is taken written out.
+Readers ignore unknown fields, which a newer writer may add. A missing or ill-typed field raises
+ProtocolError with its path. So do numbers beyond 64 bits, infinite ones and nesting without end,
+which would break the next writer. Text that UTF-8 lacks (half a surrogate pair) is written out.
 """
 
 from __future__ import annotations

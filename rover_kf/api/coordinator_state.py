@@ -1,17 +1,16 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a coordinator knows that members cannot tell its successor: between sidecars, and a file.
+"""The part of a coordinator's state that members cannot report to its successor.
 
-A part that has something to keep adds a frozen value here, with a default: a copy that an older or
-newer sidecar wrote is read all the same (codec.py).
+New values have defaults: sidecars read the copies of older and newer ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.membership import Round
+from rover_kf.api.status import FaultyNode
 
 STATE_VERSION = 2
 """Of CoordinatorState; raised only where a field changes its meaning."""

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is read, who leases which part of it, and what of it is used: between trainer and ledger.
+"""Messages between trainers and a ledger: what is read, leased and used.
 
-A *slot* is a place in a partition's order. Which sample stands in it is fixed (by seed and epoch, a
-file's row, a topic's offset); who reads it is decided while training runs.
+A *slot* is a place in a partition's order. Seed and epoch, a file or a topic fix its sample; its
+reader is decided while training runs.
 """
 
 from __future__ import annotations
@@ -134,8 +134,7 @@ class RegisterReply:
     """The coordinator knows the rank, or asks whether it is still alive."""
 
     ticket: str = ""
-    """Not empty: another process of the rank is known. Register again with it: only who lives to
-    hear this can, so that a late message of a dead process displaces nobody."""
+    """Of another known process of the rank: a living process registers again with it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,8 +159,7 @@ class LeaseRequest:
     """Counts a worker's requests; the same one again gets the same answer again."""
     epoch: int
     last_answer: str = ""
-    """The newest answer of a ledger that has arrived: what another one has lent since never came,
-    and is lent anew."""
+    """Name of the newest answer that arrived: leases of a later one are lent again."""
     max_spans: int = 0
     """Spans at most, up to MAX_SPANS_PER_REQUEST."""
     batch_slots: int = 1
@@ -246,8 +244,7 @@ class DataStatus:
     rate: float
     """Slots done a second, over the last minute."""
     eta_seconds: float | None = None
-    """Until the last epoch ends, at that rate, or this one where only the script knows the last;
-    None: a stream, or nothing is done."""
+    """Until the last known epoch ends, at that rate; None: a stream, or nothing is done."""
     poison: tuple[PoisonedShard, ...] = ()
     """The newest, at most 8."""
     workers: tuple[WorkerShare, ...] = ()

@@ -139,7 +139,6 @@ class ScaleDecision:
     servers: int = 0
     """Parameter servers now; 0: the job has none. Throughput is then told in steps a second."""
     target_servers: int = 0
-    """Parameter servers wanted."""
 
     @property
     def predicted_gain(self) -> float:

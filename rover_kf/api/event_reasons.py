@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registry of Event reasons: each with its type, its meaning and the user's action.
 
-docs/reference/events.md is generated from it. ``names.EVENT_*`` are its reasons; they stand there
-as plain text, so that the processes of a job do not load this table.
+docs/reference/events.md is generated from it. ``names.EVENT_*`` repeat the reasons as plain text,
+so that a job's processes do not load this table.
 """
 
 from __future__ import annotations

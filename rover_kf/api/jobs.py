@@ -75,8 +75,7 @@ class Pod:
     """Its Ready condition; Kubernetes takes it from the pods of a node that fell silent."""
     containers: tuple[ContainerStatus, ...] = ()
     reasons: tuple[str, ...] = ()
-    """Why it has ended or is about to: its status' reason (Evicted, …) and its DisruptionTarget's
-    (PreemptionByScheduler, …)."""
+    """Reasons of its status (Evicted, …) and its DisruptionTarget (PreemptionByScheduler, …)."""
     message: str = ""
     """What Kubernetes says beside them."""
     resize: str = ""

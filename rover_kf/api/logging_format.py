@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log lines of sidecar and controller: one JSON object a line, or text for people.
 
-Every line says whose it is: a sidecar's has ``job``, ``namespace`` and ``pod``, a controller's the
-job that it speaks of, and both have ``rank`` where the message names one. So a store of logs finds
-what was said of one rank of one job by its fields.
+Each line has fields that name its job, pod and rank, where they are known, for a store of logs.
 """
 
 from __future__ import annotations
@@ -82,7 +80,6 @@ def configure(
 
 
 def _job_of(record: logging.LogRecord) -> dict[str, str]:
-    """The job that a message was given as an argument."""
     given = record.args if isinstance(record.args, tuple) else ()
     key = next((one for one in given if isinstance(one, JobKey)), None)
     if key is None:

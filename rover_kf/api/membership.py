@@ -154,33 +154,38 @@ class StateHandedOverRequest:
     round: int
     """That it trained in last."""
     timeout_seconds: float
-    """How long to wait for it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Failure:
-    """What a launcher saw of a dead training process, classified (elastic.failures)."""
+class FailureVerdict:
+    """The meaning of the end of a process, a container or a pod (elastic.failures)."""
 
-    pod: str
-    incarnation: str
-    round: int
-    rank: int
     kind: str
     """``process_killed``, ``peer_lost``, ``user_error``, … (docs/failures.md has them all)."""
     scope: str
     """``process``, ``container``, ``pod``, ``node`` or ``job``: how far the damage reaches."""
     action: str
     """``restart``, ``raise_memory``, ``replace_pod``, ``fail_job``, …: what helps."""
-    exit_code: int
-    """Negative: the signal's number."""
     reason: str
     """One sentence; for a user error the traceback's last lines."""
     consumes_budget: bool = True
     """Whether it spends the budget of restarts (a lost peer does not)."""
     consequence: bool = False
-    """Whether the end of another rank explains it."""
+    """Whether the end of another process explains it."""
     signature: str = ""
     """The same for the same error in the same place; empty where that would prove nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Failure(FailureVerdict):
+    """A launcher's report of a dead training process."""
+
+    pod: str
+    incarnation: str
+    round: int
+    rank: int
+    exit_code: int
+    """Negative: the signal's number."""
     observed_at: float = 0.0
     """When it was seen; Unix seconds of the pod's node."""
     memory_limit: int = 0

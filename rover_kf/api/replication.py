@@ -50,7 +50,6 @@ class StoredReplicasRequest:
     """Which slots of other pods does a sidecar keep (coordinator → keeper)?"""
 
     timeout_seconds: float
-    """How long it may look."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +87,6 @@ class ReplicaDigest:
     world_size: int
     state: State
     tensors: int = 0
-    """How many there are."""
     digest: int | None = None
     """CRC-32 of their names and checksums; None: the slot was overwritten, do not wait for it."""
     listing: tuple[TensorChecksum, ...] = ()

@@ -27,8 +27,7 @@ class StepSample:
     save_seconds: float = 0.0
     """Of ``seconds``, blocked by saving a checkpoint."""
     rank_local_seconds: float = 0.0
-    """Of ``seconds``, until the last gradient was there: what the rank took by itself; 0: not
-    measured."""
+    """Of ``seconds``, the rank's own until the last gradient; 0: not measured."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,14 +57,11 @@ class StepReport:
     total_steps: int | None = None
     """Steps that the whole training will take, if the trainer says."""
     phase: str = ""
-    """Phase of the process (rover_kf.api.faults.hang_reports); empty: unknown.
-
-    A report without samples has the phase alone."""
+    """Of rover_kf.api.faults.hang_reports; empty: unknown. It may come without samples."""
     sent_at: float = 0.0
     """By the clock that the samples are of; 0: it does not say."""
     memory: int = 0
-    """Bytes of no file that all processes of its container hold, each page once, told by the first
-    rank of a container; 0: it does not say."""
+    """Bytes of no file in the container, each page once, from its first rank; 0: unknown."""
     file_memory: int = 0
     """Bytes of mapped files, by the process of the container that has most of them."""
     cores: float = 0.0

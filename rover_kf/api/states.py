@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The identity of a training state: which save, of which step, in which round.
 
-Bare steps are compared nowhere: after a rollback the same step comes again with other weights, a
-script may save a step twice, and two coordinators may run at a time. The owner of a state, the job,
-is the same for all that a process compares; storage checks it once (checkpoint.storage.claim).
+Steps alone never identify a state: one comes again after a rollback, may be saved twice, and two
+coordinators may run at a time. All states of a process have one owner, its job, which storage
+checks (checkpoint.storage.claim).
 """
 
 from __future__ import annotations

@@ -7,12 +7,41 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.data import DataStatus
-from rover_kf.api.faults.faulty_nodes import FaultyNode, Straggler
 from rover_kf.api.faults.hang_reports import Hang
 from rover_kf.api.faults.limit_raises import CpuUse, MemoryTrend, OomKill, PodCpu
 from rover_kf.api.faults.node_check_messages import NodeCheckReport
 from rover_kf.api.jobs import Event
 from rover_kf.api.samples import Goodput, Throughput
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FaultyNode:
+    """A node on which training cannot go on, though elsewhere it can."""
+
+    node: str
+    """Its Kubernetes name."""
+    pod: str
+    """That showed it."""
+    kind: str
+    """Of the failure (docs/failures.md), or ``preflight``."""
+    reason: str
+    """One sentence."""
+    observed_at: float
+    """Unix seconds."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Straggler:
+    """A pod one of whose ranks is slow by itself (elastic.stragglers has the rule)."""
+
+    pod: str
+    node: str
+    """Its Kubernetes name; empty: not known."""
+    rank: int
+    ratio: float
+    """Its own time a step over the others'."""
+    since: float
+    """When the rule began to hold; Unix seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,29 +135,24 @@ class CoordinatorStatus:
     faulty_nodes: tuple[FaultyNode, ...] = ()
     """Nodes that the job's pods had better leave; the newest 16."""
     preflight: NodeCheckReport | None = None
-    """The newest check of nodes."""
     oom_kills: tuple[OomKill, ...] = ()
     """The newest of each pod, at most 8."""
     awaited_ranks: tuple[int, ...] = ()
-    """Node ranks that the next round waits for and that are not here, at most 64; none while a
-    round runs."""
+    """Absent node ranks that the next round waits for, at most 64; none in a round."""
     memory_peak: float = 0.0
-    """Bytes that a trainer's container took at its worst, with the libraries that it maps and
-    without the arena; 0: not told yet."""
+    """Bytes of a trainer's container with its libraries, without the arena; 0: unknown."""
     memory_trend: MemoryTrend | None = None
     """How that grows; None while too little was seen of this world."""
     cpu_peak: float = 0.0
     """Cores that it kept busy over a few seconds, at most."""
     cpu: CpuUse | None = None
-    """Of the pod that its limit holds back most, over one window; None: no limit, or not seen so
-    long."""
+    """Of the pod that is throttled most, over one window; None: no limit, or not known yet."""
     pod_cpus: tuple[PodCpu, ...] = ()
     """The same of pods, those held back most first, at most 8."""
     stragglers: tuple[Straggler, ...] = ()
     """Pods that the others wait for, at most 8."""
     window_closes: float = 0.0
-    """When the throughput window that is being measured will probably close, on the clock of
-    ``now``; 0: it cannot be foretold."""
+    """When the current throughput window will probably close, by ``now``; 0: unknown."""
     data: tuple[DataStatus, ...] = ()
     """Data sets whose slots are leased."""
     storage_rate: float = 0.0

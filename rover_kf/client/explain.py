@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.faults.limit_raises import CpuLimitRaises, MemoryLimitRaises
+from rover_kf.api.faults.limit_raises import LimitRaises
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.client import results
 from rover_kf.cluster.protocol import Cluster
@@ -83,13 +83,11 @@ class Explanation(NotebookTable):
     cpu: tuple[RaisedLimit, ...]
     """The same of their CPU limit."""
     servers: tuple[SetupForecast, ...]
-    """What other workers and parameter servers of a TFJob are expected to bring, by the setups that
-    its runs have had; empty where these tell nothing."""
+    """Forecasts for a TFJob's workers and parameter servers, by the setups of its runs."""
     decisions: tuple[DecisionOutcome, ...]
     """Oldest first."""
     source: str
-    """Of the decisions: ``history`` has them from the beginning on, of the job's own
-    ``annotation`` the last few."""
+    """Of the decisions: ``history`` has all, the job's own ``annotation`` the last few."""
 
     def _html_title(self) -> str:
         parts = [f"{self.job}: {self.replicas} replicas, mode {self.mode}"]
@@ -113,7 +111,8 @@ def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation
     """Explain a job's size; decisions that the history lacks come from the job's annotation."""
     job = cluster.get_job(key)
     memory = status_annotation.read(job)
-    decisions, source = _recorded_decisions(history, job), HISTORY
+    record = results.run_of(history, job)
+    decisions, source = record.decisions if record is not None else (), HISTORY
     newest = decisions[-1].at if decisions else 0.0
     if memory.recent and newest < memory.recent[-1].at:
         decisions, source = memory.recent, ANNOTATION
@@ -160,7 +159,7 @@ def with_effects(decisions: tuple[ScaleDecision, ...]) -> tuple[DecisionOutcome,
 
 
 def _raised_limits(
-    limits: Mapping[str, LimitRaise], raises: Iterable[MemoryLimitRaises | CpuLimitRaises]
+    limits: Mapping[str, LimitRaise], raises: Iterable[LimitRaises]
 ) -> tuple[RaisedLimit, ...]:
     """Limits that differ from those stated, with what the controller wrote of its raises."""
     known = {one.replica_type: one for one in raises}
@@ -182,11 +181,6 @@ def _ps_forecasts(history: HistoryStore, job: ObservedJob) -> tuple[SetupForecas
         return ()
     law = fit_model(run for run in found if run.signature.command == read.signature.command)
     return () if law is None else forecast_setups(law, read.setup)
-
-
-def _recorded_decisions(history: HistoryStore, job: ObservedJob) -> tuple[ScaleDecision, ...]:
-    record = results.run_of(history, job)
-    return record.decisions if record is not None else ()  # the annotation has the last few
 
 
 def _policy(job: ObservedJob) -> tuple[str, str, str]:

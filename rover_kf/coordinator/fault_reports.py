@@ -8,9 +8,9 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 
-from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.faults.limit_raises import OomKill
 from rover_kf.api.membership import Failure, Member
+from rover_kf.api.status import FaultyNode
 from rover_kf.elastic.failures.rule import RAISE_MEMORY, REPLACE_NODE
 
 MAX_KILLS = 8

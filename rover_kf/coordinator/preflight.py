@@ -13,7 +13,6 @@ import logging
 from collections.abc import Iterable
 
 from rover_kf.api import names
-from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.faults.node_check_messages import (
     FAULTY,
     SLOW,
@@ -24,6 +23,7 @@ from rover_kf.api.faults.node_check_messages import (
 )
 from rover_kf.api.membership import Failure, Member
 from rover_kf.api.policy import PreflightPolicy
+from rover_kf.api.status import FaultyNode
 from rover_kf.coordinator.fault_reports import FaultyNodes
 from rover_kf.elastic.failures.rule import REPLACE_NODE
 from rover_kf.elastic.node_check import check as checks

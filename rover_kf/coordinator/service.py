@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from rover_kf.api import final_status, names, termination_log
+from rover_kf.api import names, termination_log
 from rover_kf.api.coordinator_state import CoordinatorState
 from rover_kf.api.faults.hang_reports import StackReport
 from rover_kf.api.faults.node_check_messages import CheckRequest
@@ -64,7 +64,7 @@ from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
 from rover_kf.metrics.resource_usage import PodCpuSeries
 from rover_kf.sidecar.event_log import EventLog
 from rover_kf.sidecar.http.app import read, reply
-from rover_kf.sidecar.http.pending_requests import PendingRequests
+from rover_kf.sidecar.http.long_poll import PendingRequests
 from rover_kf.sidecar.http.token_clock import TokenClock
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.state_replica import StateReplica
@@ -136,7 +136,7 @@ class CoordinatorService:
             await asyncio.wait_for(self._is_empty.wait(), LINGER_SECONDS)
         if self._rendezvous.world.closed:
             await self._final_poll.wait(time.monotonic())
-            last = final_status.pack(self.status(self._final_poll.after))
+            last = termination_log.pack(self.status(self._final_poll.after))
             termination_log.write(self._settings.volume_path, last)
         if self._ticker is not None:
             self._ticker.cancel()

@@ -8,9 +8,9 @@ For as long as the rule holds it stands in the status, for a controller that may
 from __future__ import annotations
 
 from rover_kf.api import names
-from rover_kf.api.faults.faulty_nodes import Straggler
 from rover_kf.api.membership import Member, Round
 from rover_kf.api.samples import StepReport
+from rover_kf.api.status import Straggler
 from rover_kf.elastic import stragglers
 from rover_kf.elastic.stragglers import StragglerDetector, StragglerRank
 from rover_kf.sidecar.event_log import EventLog

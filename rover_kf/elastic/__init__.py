@@ -1,8 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which pods train together, when a round starts or ends, what a failure means: pure decisions.
+"""Which pods train together, when a round starts or ends, what a failure means.
 
-The coordinator role feeds :mod:`rendezvous` and carries out the effects it returns; the launcher
-asks :mod:`failures` what ended a process. No input or output, no clock: ``now`` is an argument
-everywhere.
+All are pure decisions: they return effects, which the coordinator executes, and take ``now``.
 """

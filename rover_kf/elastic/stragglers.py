@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks of a world are slow by themselves; pure.
+"""The ranks of a world that are slow by their own work.
 
-Ranks that train together take the same time a step: the fast ones wait for the slow ones. So what
-is compared is each rank's own time, until it has nothing left to do but to wait for others. A rank
-is slow in a window of fifty steps if its median is above one and a half times the others' median,
-and a straggler if it was so in three of the last four windows: one slow window (a busy neighbour, a
-slow read) says nothing.
+All ranks take the same time a step, since fast ones wait. So each rank's own time is compared,
+until it only waits. A rank is slow in a window of fifty steps if its median is above 1.5 times the
+others' median. It is a straggler after three slow windows of four: one alone may be a busy
+neighbour.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ class StragglerRank:
     seconds: float
     """Its own time a step, median of the last window."""
     others_seconds: float
-    """The median of the others'."""
 
 
 def slow_ranks(rank_seconds: Mapping[int, float]) -> tuple[StragglerRank, ...]:
@@ -69,13 +67,11 @@ class StragglerDetector:
             sample.rank_local_seconds for sample in report.samples if sample.rank_local_seconds > 0
         )
         found: list[StragglerRank] = []
-        while self._has_full_window():
+        while len(self._open) == self._world_size and all(
+            len(times) >= WINDOW_STEPS for times in self._open.values()
+        ):
             found += self._close_window()
         return tuple(found)
-
-    def _has_full_window(self) -> bool:
-        full = sum(len(times) >= WINDOW_STEPS for times in self._open.values())
-        return bool(self._open) and full == self._world_size == len(self._open)
 
     def _close_window(self) -> tuple[StragglerRank, ...]:
         medians = {

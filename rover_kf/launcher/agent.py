@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""rover-run's own part: join a round, run the training processes, watch, again or end.
+"""rover-run's agent: join a round, run the training processes, watch, repeat or end.
 
-One thread decides; everything that happens comes through one queue (errands.py). Training never
-stops because sidecar or coordinator are away: requests are tried again. It stops when a process
-dies, when the coordinator says so, or by SIGTERM.
+One thread decides, over one queue of events (event_loop.py). Training continues while sidecar or
+coordinator are away; requests are retried.
 """
 
 from __future__ import annotations
@@ -29,9 +28,11 @@ from rover_kf.api.membership import (
     LeaveRequest,
     Member,
     Round,
+    StateHandedOverRequest,
 )
 from rover_kf.api.status import Ack
-from rover_kf.launcher import job_end, oom_kills, state_handover
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.launcher import job_end, oom_kills
 from rover_kf.launcher.arguments import LaunchSpec
 from rover_kf.launcher.event_loop import EventLoop, StopRequested, ZygoteLost
 from rover_kf.launcher.node_check.client import run_node_check
@@ -41,29 +42,66 @@ from rover_kf.launcher.sidecar_requests import SidecarConnector
 from rover_kf.launcher.worker_group import WorkerGroup
 from rover_kf.launcher.zygote_client import ZygoteClient
 
+_STORED_SECONDS = 10.0
+"""Where the newest step is on storage as well: the others can read it there."""
+_POLL_SECONDS = 5.0
+_PATIENCE = 2.0
+"""Seconds without a coordinator: the whole job may be ending."""
+
+
+def wait_for_handover(
+    event_loop: EventLoop, shared_dir: pathlib.Path, round_: int, *, until: float, stored: bool
+) -> str:
+    """Wait until every rank of a later round has its state; return why it has not.
+
+    ``until`` is the end of the pod's grace in monotonic seconds; ``stored``: the newest step is on
+    storage.
+
+    Raises:
+        RoverError: nobody can be asked.
+    """
+    if not _has_rank_local_state(shared_dir):
+        return ""
+    reply = Ack(done=False, reason="the pod's grace is over")
+    if stored:
+        until = min(until, time.monotonic() + _STORED_SECONDS)
+    while (left := until - time.monotonic()) > 0:
+        seconds = min(left, _POLL_SECONDS)
+        request = StateHandedOverRequest(round_, seconds)
+        limit = seconds + _PATIENCE
+        reply = event_loop.request(
+            names.PATH_TAKEN, request, Ack, patience=_PATIENCE, limit=limit, timeout=limit
+        )
+        if reply.done:
+            return ""
+    return reply.reason
+
+
+def _has_rank_local_state(shared_dir: pathlib.Path) -> bool:
+    """Whether a slot here has what other ranks' slots have not."""
+    folders = [path.parent for path in (shared_dir / names.ARENA_DIR).glob("[0-9]*/control")]
+    newest = [seal for folder in folders for seal in Arena(folder).sealed()[:1]]
+    return any(not seal.replicated for seal in newest)
+
+
 # To start again at once would only be killed again, until the budget of restarts is spent: the
 # controller hears of the kill at its next look, and the kubelet takes a moment to give what it
 # asks.
 RAISE_TIMEOUT_SECONDS = 9.0
 """After that training goes on with what there is: no controller may be there, or no room. The
 others take a pod that says nothing for longer than that for lost (elastic.limits: stop_lease)."""
-
-
 LIMIT_POLL_SECONDS = 0.1
 """The kernel tells nobody of a raised limit."""
 
 
 def wait_for_limit_raise(event_loop: EventLoop, limit: int, max_limit: int) -> float:
-    """Wait until the container may use more than it could when its process was killed.
+    """Wait until the container may use more than at the kill; return the seconds.
 
     Both limits are in bytes. ``limit`` 0: unknown, there is no wait. ``max_limit`` 0: it is not
     raised.
 
-    Returns:
-        Seconds that were waited.
-
     Raises:
-        Stop: the pod ends.
+        StopRequested: the pod ends.
     """
     began = time.monotonic()
     if not limit or limit >= max_limit:
@@ -74,20 +112,12 @@ def wait_for_limit_raise(event_loop: EventLoop, limit: int, max_limit: int) -> f
 
 
 T = TypeVar("T")
-
-
 SIDECAR_PATIENCE = 60.0
 """Seconds that the sidecar has to come up."""
-
-
 TERM_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for training processes when this pod leaves."""
-
-
 LEAVE_PATIENCE = 2.0
 """Seconds for the good-bye; the others would notice without it."""
-
-
 IDLE_SECONDS = 2.0
 """Between two questions of a drained launcher whether there is a place again."""
 
@@ -172,7 +202,9 @@ class Agent:
         if identity.preflight:
             # Else the time that a slow node takes to load torch would be its measurement's.
             self.worker_group.wait_ready(self.event_loop)
-            self._preflight(CheckRequest(member, identity.address, store.port))
+            check = CheckRequest(member, identity.address, store.port)
+            if why := run_node_check(self.event_loop, self.worker_group, check):
+                log_line(f"this node is not checked: {why}")
         self.worker_group.wait_nearly_ready(self.event_loop)
         reply = self._join(JoinRequest(member, identity.address, store.port, self.last_round))
         if reply.round is None:
@@ -196,11 +228,6 @@ class Agent:
         if ended.closed is not None:
             reply = JoinReply("closed", None, ended.closed.exit_code, ended.closed.reason)
         return self._on_job_closed(reply) if reply.action == "closed" else None
-
-    def _preflight(self, request: CheckRequest) -> None:
-        why = run_node_check(self.event_loop, self.worker_group, request)
-        if why:
-            log_line(f"this node is not checked: {why}")
 
     def _run_round(self, identity: Identity, current: Round) -> RoundResult:
         session = RoundRunner(
@@ -273,7 +300,7 @@ class Agent:
         except errors.RoverError as error:
             log_line(f"the newest checkpoint may be in memory only: {error}")
         try:
-            why = state_handover.wait_for_handover(
+            why = wait_for_handover(
                 self.event_loop, self.shared_dir, self.last_round, until=until, stored=stored
             )
             if why:

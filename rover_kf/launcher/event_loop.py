@@ -83,7 +83,7 @@ class EventLoop:
         """The next event; None after the timeout.
 
         Raises:
-            Stop: a signal to end came.
+            StopRequested: a signal to end came.
             ZygoteLost: the zygote died.
         """
         try:

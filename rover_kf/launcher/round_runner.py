@@ -13,14 +13,20 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.faults.limit_raises import CpuCount
-from rover_kf.api.membership import Failure, Identity, Round, WatchReply, WatchRequest
+from rover_kf.api.membership import (
+    Failure,
+    FailureVerdict,
+    Identity,
+    Round,
+    WatchReply,
+    WatchRequest,
+)
 from rover_kf.elastic.failures.classify import classify, root_cause
 from rover_kf.elastic.failures.rule import (
     BEYOND_CONTAINER,
     POD,
     RAISE_MEMORY,
     ExitEvidence,
-    FailureVerdict,
     TrainingError,
 )
 from rover_kf.launcher import drain_file, oom_kills, rank_env, stack_dumps
@@ -32,46 +38,28 @@ from rover_kf.launcher.zygote_client import ProcessExited
 
 CGROUP_ROOT = pathlib.Path("/sys/fs/cgroup")
 """Where a container finds its own control groups."""
-
-
 _MICRO, _NANO = 1e-6, 1e-9
 
 
 def read_cpu_count(groups: pathlib.Path = CGROUP_ROOT) -> CpuCount | None:
-    """The counts of now; None where the container has no limit of cores, or none can be read."""
+    """Return the counts of now; None where there is no limit of cores, or it is unreadable."""
+    v2 = (groups / "cpu.max").exists()
+    cpu = groups if v2 else groups / "cpu"
+    files = ["cpu.max"] if v2 else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
     try:
-        return _read_cgroup_v2(groups) if (groups / "cpu.max").exists() else _read_cgroup_v1(groups)
+        quota, period = " ".join((cpu / file).read_text() for file in files).split()
+        if not quota.isdigit():  # max, or -1
+            return None
+        lines = (line.split() for line in (cpu / "cpu.stat").read_text().splitlines())
+        counts = {name: int(count) for name, count in lines}
+        if v2:
+            used = counts["usage_usec"] * _MICRO
+        else:
+            used = int((groups / "cpuacct" / "cpuacct.usage").read_text()) * _NANO
+        limit, seconds = int(quota) / int(period), int(period) * _MICRO
+        return CpuCount(time.monotonic(), used, counts["nr_throttled"], seconds, limit)
     except (OSError, ValueError, KeyError):
         return None
-
-
-def _read_cgroup_v2(group: pathlib.Path) -> CpuCount | None:
-    """Of the second version of control groups."""
-    quota, period = (group / "cpu.max").read_text().split()
-    if not quota.isdigit():
-        return None
-    counts = _read_cpu_stat(group)
-    used = counts["usage_usec"] * _MICRO
-    return _cpu_count(int(quota), int(period), used, counts["nr_throttled"])
-
-
-def _read_cgroup_v1(groups: pathlib.Path) -> CpuCount | None:
-    cpu = groups / "cpu"
-    quota = int((cpu / "cpu.cfs_quota_us").read_text())
-    if quota <= 0:
-        return None
-    period = int((cpu / "cpu.cfs_period_us").read_text())
-    used = int((groups / "cpuacct" / "cpuacct.usage").read_text()) * _NANO
-    return _cpu_count(quota, period, used, _read_cpu_stat(cpu)["nr_throttled"])
-
-
-def _cpu_count(quota: int, period: int, used: float, throttled: int) -> CpuCount:
-    return CpuCount(time.monotonic(), used, throttled, period * _MICRO, quota / period)
-
-
-def _read_cpu_stat(group: pathlib.Path) -> dict[str, int]:
-    words = (line.split() for line in (group / "cpu.stat").read_text().splitlines())
-    return {name: int(count) for name, count in words}
 
 
 CAUSE_SECONDS = 0.3
@@ -125,7 +113,7 @@ class RoundRunner:
         """Fork, watch, and wait for the end.
 
         Raises:
-            Stop: the pod ends; with ``drained`` if the world has drained first.
+            StopRequested: the pod ends; with ``drained`` if the world has drained first.
         """
         drain_file.write(shared_dir, 0)
         self._memory_kills = oom_kills.count()
@@ -151,9 +139,9 @@ class RoundRunner:
                 elif isinstance(event, CallCompleted) and event.call is self._watch:
                     ended = self._on_reply(event, current, shared_dir)
                 if ended and self._stop and not (ended.finished or ended.closed):
-                    raise StopRequested(
-                        str(self._stop), self._stop.received_at, drained=self._is_drained()
-                    )
+                    saved = all(self._is_success(code) for code in self.codes.values())
+                    drained = saved and not self.worker_group.live
+                    raise StopRequested(str(self._stop), self._stop.received_at, drained=drained)
                 if ended:
                     return ended
         finally:
@@ -176,22 +164,15 @@ class RoundRunner:
     def _failure(
         self, current: Round, rank: int, verdict: FailureVerdict, code: int, timestamp: float
     ) -> Failure:
-        starved = verdict.action == RAISE_MEMORY
         return Failure(
             pod=self.member.pod,
             incarnation=self.incarnation,
             round=current.number,
             rank=rank,
-            kind=verdict.kind,
-            scope=verdict.scope,
-            action=verdict.action,
             exit_code=code,
-            reason=verdict.reason,
-            consumes_budget=verdict.consumes_budget,
-            consequence=verdict.consequence,
-            signature=verdict.signature,
             observed_at=timestamp,
-            memory_limit=oom_kills.limit() if starved else 0,
+            memory_limit=oom_kills.limit() if verdict.action == RAISE_MEMORY else 0,
+            **dataclasses.asdict(verdict),
         )
 
     def report(self, failure: Failure) -> RoundResult:
@@ -218,11 +199,6 @@ class RoundRunner:
         if self._watch:
             self._watch.cancel()
         self._request_watch(current)
-
-    def _is_drained(self) -> bool:
-        return not self.worker_group.live and all(
-            self._is_success(code) for code in self.codes.values()
-        )
 
     # -- processes ------------------------------------------------------------------------------
 

@@ -70,26 +70,19 @@ def start_collection(
     number: int,
 ) -> None:
     """Collect the stacks of a pod's training processes and post them, in a thread."""
-    arguments = (zygote, client, rank_envs, pod, number)
-    threading.Thread(target=_collect_and_send, args=arguments, daemon=True, name="stacks").start()
 
+    def collect() -> None:
+        for place in rank_envs:
+            # Emptied, not removed: the process has it open.
+            pathlib.Path(place.stack_file).write_bytes(b"")
+        zygote.request_stacks({str(place.local_rank): place.stack_file for place in rank_envs})
+        report = StackReport(pod, number, _collect(rank_envs))
+        try:
+            client.request(names.PATH_STACKS, report, Ack)
+        except errors.RoverError as error:
+            _log.warning("rover-kf: the stacks of this pod's processes were not sent: %s", error)
 
-def _collect_and_send(
-    zygote: ZygoteClient,
-    client: SidecarConnector,
-    rank_envs: Sequence[RankEnv],
-    pod: str,
-    number: int,
-) -> None:
-    for place in rank_envs:
-        # Emptied, not removed: the process has it open.
-        pathlib.Path(place.stack_file).write_bytes(b"")
-    zygote.request_stacks({str(place.local_rank): place.stack_file for place in rank_envs})
-    report = StackReport(pod, number, _collect(rank_envs))
-    try:
-        client.request(names.PATH_STACKS, report, Ack)
-    except errors.RoverError as error:
-        _log.warning("rover-kf: the stacks of this pod's processes were not sent: %s", error)
+    threading.Thread(target=collect, daemon=True, name="stacks").start()
 
 
 def _collect(rank_envs: Sequence[RankEnv]) -> tuple[RankStack, ...]:

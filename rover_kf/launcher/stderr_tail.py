@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training process's stderr, passed on as it comes, with its end kept for the classification.
+"""A training process's stderr, passed on at once, with its end kept for classification.
 
-The process writes into a pipe; a thread here copies every byte to the container's own stderr at
-once, whatever it is (no lines, no text are assumed). Nothing is waited for: what a process that has
-ended wrote is in the pipe already, though a grandchild may keep the pipe open for ever.
+A thread copies all bytes from a pipe to the container's stderr; they need not be lines or text. The
+end is in the pipe already when a process has ended, though a grandchild may keep the pipe open.
 """
 
 from __future__ import annotations

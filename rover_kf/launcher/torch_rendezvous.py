@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""``torchrun --rdzv-backend=rover``: our coordinator's rounds for those who keep torchrun.
+"""``torchrun --rdzv-backend=rover``: the coordinator's rounds for users of torchrun.
 
-Registered by the entry point group ``torchrun.handlers``, which torchrun reads. A round is complete
-as soon as its members are there, ranks are in replica order, and no pod's loss ends it. What
-rover-run does beyond that is missing here: torchrun kills and starts its own processes, a pod that
-is told to end takes the steps since its last save with it, and --max-restarts is the budget.
+torchrun finds it by the entry point group ``torchrun.handlers``. Rounds, rank order and lost pods
+work as with rover-run. But torchrun starts its own processes, a pod that ends takes the steps since
+its last save with it, and --max-restarts is the budget.
 """
 
 from __future__ import annotations
@@ -47,18 +46,12 @@ from rover_kf.launcher.sidecar_requests import LONGEST_POLL, SidecarConnector
 
 def count_processes(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Return the processes of this pod by torchrun's command line and environment."""
-    return _resolve_nproc(_nproc_value(argv, environment))
-
-
-def _nproc_value(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    nproc = environment.get("PET_NPROC_PER_NODE", "1")
     for position, word in enumerate(argv):
         option, _, value = word.replace("_", "-").partition("=")
         if option == "--nproc-per-node":
-            return value or argv[position + 1]
-    return environment.get("PET_NPROC_PER_NODE", "1")
-
-
-def _resolve_nproc(nproc: str) -> int:
+            nproc = value or argv[position + 1]
+            break
     if nproc.isdecimal():
         return int(nproc)
     accelerators = torch.cuda.device_count() if nproc in ("auto", "gpu") else 0
@@ -66,15 +59,9 @@ def _resolve_nproc(nproc: str) -> int:
 
 
 BACKEND = "rover"
-
-
 SIDECAR_PATIENCE, LEAVE_PATIENCE = 60.0, 2.0
 """Seconds: for the sidecar to come up, for the good-bye."""
-
-
 RETRY_SECONDS, IDLE_SECONDS = 0.2, 2.0
-
-
 T = TypeVar("T")
 
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a freshly forked training process does: becomes the user's program.
+"""A forked training process, which becomes the user's program.
 
-Called by zygote.py in the child. Its environment is set, the script runs as ``__main__`` as if
-Python had started it, and an exception is written down as JSON before it is shown.
+zygote.py calls it in the child. The script runs as ``__main__``; an exception is written as JSON
+before it is shown.
 """
 
 from __future__ import annotations

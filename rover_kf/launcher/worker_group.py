@@ -28,8 +28,7 @@ from rover_kf.launcher.zygote_client import (
 KILL_PATIENCE = 30.0
 """Seconds that the kernel has to end a process after SIGKILL."""
 AHEAD_SECONDS = 0.8
-"""How much earlier than its processes can be forked a pod joins: the others train on for a second
-then (elastic/rendezvous/rendezvous_limits.py, drain_notice)."""
+"""By which a pod joins before it can fork: the others train on for a second meanwhile."""
 MAX_STARTS = 5
 """Of the process that loads torch; then the container begins anew, and the kubelet backs off."""
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
@@ -176,19 +176,16 @@ class ZygoteClient:
             self._events.put(_event(json.loads(message)))
 
 
+_EVENTS: Mapping[str, Callable[..., object]] = {
+    "exited": ProcessExited,
+    "store": StoreOpened,
+    "ended": ServiceExited,
+    "count": DevicesCounted,
+    "loading": TorchLoaded,
+    "ready": ZygoteReady,
+}
+
+
 def _event(message: dict[str, Any]) -> object:
-    match message["event"]:
-        case "exited":
-            return ProcessExited(message["local_rank"], message["code"])
-        case "store":
-            return StoreOpened(message["pid"], message["port"])
-        case "ended":
-            return ServiceExited(message["pid"], message["code"])
-        case "count":
-            return DevicesCounted(message["gpu"], message["cpu"])
-        case "checked":
-            return CheckMeasured(message)
-        case "loading":
-            return TorchLoaded(message["seconds"])
-        case _:
-            return ZygoteReady()
+    kind = message.pop("event")
+    return CheckMeasured(message) if kind == "checked" else _EVENTS[kind](**message)

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.api import final_status, names
+from rover_kf.api import names, termination_log
 from rover_kf.api.jobs import ContainerStatus, JobKey, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster.protocol import Cluster, fetch_status
@@ -153,7 +153,7 @@ def left(job: ObservedJob, pods: Sequence[Pod]) -> CoordinatorStatus | None:
     sidecar = _coordinator_container(job, pods)
     if sidecar is None:
         return None
-    return final_status.unpack(
+    return termination_log.unpack(
         sidecar.termination_message, f"{job.key}: the coordinator's container"
     )
 

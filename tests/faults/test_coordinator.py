@@ -52,9 +52,14 @@ def form(pods: list[SidecarPod], life: int) -> Round:
 
 def fail(pod: SidecarPod, world: Round, life: int) -> WatchReply:
     """A training process dies of an error that has a place."""
-    error = ("error", "process", "restart", 1, "it broke")
     failure = Failure(
-        pod.name, f"{pod.uid}-{life}", world.number, pod.rank, *error, signature="there"
+        *("error", "process", "restart", "it broke"),
+        pod=pod.name,
+        incarnation=f"{pod.uid}-{life}",
+        round=world.number,
+        rank=pod.rank,
+        exit_code=1,
+        signature="there",
     )
     return pod.ask(names.PATH_FAILURE, failure, WatchReply)
 

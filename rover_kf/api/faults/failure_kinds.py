@@ -41,10 +41,7 @@ MAX_RESTARTS = 1_000_000
 
 
 def parse_budgets(text: str) -> tuple[tuple[str, int], ...]:
-    """Read ``disk_full:3,crashed:0``; empty text has none.
-
-    Returns:
-        Kinds and restarts, by kind.
+    """Read ``disk_full:3,crashed:0`` as kinds and restarts, by kind.
 
     Raises:
         InputError: not of that form, a kind that spends nothing, or one that is stated twice.

@@ -14,8 +14,7 @@ START, WAITING, TRAINING, EVALUATION, CHECKPOINT, ENDED = (
     "checkpoint",
     "ended",
 )
-"""What a training process is at, as its StepReports say; empty where nothing is known. It waits
-where a stream has nothing new."""
+"""Phases of a training process in its StepReports; ``waiting``: a stream has nothing new."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,6 +66,5 @@ class Hang:
     restarted: bool
     """Whether the processes were restarted for it."""
     message: str
-    """As its Event says it."""
     stacks: tuple[StackGroup, ...]
     """Those that the others wait for come first; at most 16."""

@@ -46,20 +46,34 @@ class PodCpu:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CpuLimitRaises:
-    """What was done so far about one replica type's pods that are throttled."""
+class LimitRaises:
+    """The raises of a limit of one replica type's pods."""
 
     replica_type: str
     """Lower case, as in the pod's label."""
     raises: int = 0
     raised_at: float = 0.0
     """When the limit was raised last; Unix seconds of who raised it."""
+    reason: str = ""
+    """What it was raised for then, in a sentence."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuLimitRaises(LimitRaises):
+    """The raises of the CPU limit of pods that are throttled."""
+
     rate: float = 0.0
-    """Steps a second that the job made before that."""
+    """Steps a second that the job made before the last one."""
     nodes: int = 0
     """Pods that trained then: at another size, steps a second tell nothing of it."""
-    reason: str = ""
-    """What for, in a sentence."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryLimitRaises(LimitRaises):
+    """The raises of the memory limit of pods whose processes are killed."""
+
+    seen_until: float = 0.0
+    """The newest kill of unknown limit that was dealt with; Unix seconds of its node."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,21 +85,6 @@ class OomKill:
     """Unix seconds of the pod's node."""
     limit: int = 0
     """Bytes that the container could use when it happened; 0: not known."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MemoryLimitRaises:
-    """What was done so far about kills of one replica type's pods."""
-
-    replica_type: str
-    """Lower case, as in the pod's label."""
-    raises: int = 0
-    raised_at: float = 0.0
-    """When the limit was raised last; Unix seconds of who raised it."""
-    reason: str = ""
-    """What it was raised for then."""
-    seen_until: float = 0.0
-    """The newest kill of unknown limit that was dealt with; Unix seconds of its node."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import dataclasses
 from rover_kf.api.membership import Member
 
 OK, SLOW, FAULTY, UNCLEAR = "ok", "slow", "faulty", "unclear"
-"""Verdicts. ``unclear``: something is wrong in which the pod takes part, and nothing tells whether
-it is the cause."""
+"""Verdicts; ``unclear``: the pod takes part in a problem, and may not be its cause."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class CheckTask:
     """What one pod measures in one round of a check."""
 
     check: str
-    """Which check it is."""
     round: int
     world_size: int
     """Processes that reduce together, those of both pods; 0: there is no partner."""

@@ -9,9 +9,9 @@ import re
 import signal
 from collections.abc import Sequence
 
-from rover_kf.api.membership import Failure
+from rover_kf.api.membership import Failure, FailureVerdict
 from rover_kf.elastic.failures import pods, processes
-from rover_kf.elastic.failures.rule import SCOPES, ExitEvidence, FailureVerdict, Rule, TrainingError
+from rover_kf.elastic.failures.rule import SCOPES, ExitEvidence, Rule, TrainingError
 
 CLOCKS_DIFFER = 1.0
 """Seconds; of two failures closer than that on different nodes nobody knows which was first."""
@@ -27,8 +27,8 @@ def classify(evidence: ExitEvidence) -> FailureVerdict:
         rule.kind,
         rule.scope,
         rule.action,
-        rule.consumes_budget,
         _reason(rule, evidence),
+        rule.consumes_budget,
         consequence=rule.consequence,
         signature=_signature(evidence, rule) if rule.permanent_if_repeated else "",
     )
@@ -41,7 +41,7 @@ def classify_pod(evidence: ExitEvidence) -> FailureVerdict | None:
         return None
     said = f" ({evidence.message})" if evidence.message else ""
     reason = _truncate(f"{rule.message}{said}")
-    return FailureVerdict(rule.kind, rule.scope, rule.action, rule.consumes_budget, reason)
+    return FailureVerdict(rule.kind, rule.scope, rule.action, reason, rule.consumes_budget)
 
 
 def root_cause(failures: Sequence[Failure]) -> Failure:

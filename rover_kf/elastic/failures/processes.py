@@ -15,11 +15,9 @@ from rover_kf.elastic.failures.rule import (
     NEEDS_OTHER_WORLD_SIZE,
     NODE,
     POD,
-    PROCESS,
     RAISE_MEMORY,
     REPLACE_NODE,
     REPLACE_POD,
-    RESTART,
     Rule,
 )
 
@@ -31,8 +29,6 @@ _CUDA = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
 ACCELERATORS = (
     Rule(
         "gpu_error",
-        PROCESS,
-        RESTART,
         "the GPU refused what the program did and is healthy otherwise; if it comes again at the "
         "same place, run with CUDA_LAUNCH_BLOCKING=1 to see where",
         source=_PLUGIN,
@@ -41,9 +37,9 @@ ACCELERATORS = (
     ),
     Rule(
         "gpu_hardware",
-        NODE,
-        REPLACE_NODE,
         "the GPU or its memory is damaged or has left the bus; the node needs a reset or a repair",
+        scope=NODE,
+        action=REPLACE_NODE,
         source=f"{_XIDS}; https://github.com/vllm-project/vllm/issues/5222",
         needs=_GPU,
         text=r"NVRM: Xid|fallen off the bus|uncorrectable (?:ECC|NVLink) error"
@@ -51,17 +47,15 @@ ACCELERATORS = (
     ),
     Rule(
         "gpu_missing",
-        POD,
-        REPLACE_POD,
         "the container sees no usable GPU; its node's driver or device plugin has lost it",
+        scope=POD,
+        action=REPLACE_POD,
         source=_CUDA,
         text=r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavail"
         r"|Found no NVIDIA driver|CUDA driver initialization failed|No CUDA GPUs are available",
     ),
     Rule(
         "gpu_out_of_memory",
-        PROCESS,
-        RESTART,
         "the GPU's memory is full; a smaller batch, activation checkpointing or sharding helps",
         source="https://github.com/pytorch/pytorch/issues/16417",
         needs=_GPU,
@@ -70,8 +64,6 @@ ACCELERATORS = (
     ),
     Rule(
         "gpu_assertion",
-        PROCESS,
-        RESTART,
         "a check inside a kernel failed: often an index or a label out of range in the data",
         source=_CUDA,
         needs=_GPU,
@@ -79,8 +71,6 @@ ACCELERATORS = (
         permanent_if_repeated=True,
     ),
 )
-
-
 _CRASHES = frozenset(
     {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE}
 )
@@ -102,17 +92,14 @@ _REFUSED = (
 KILLS = (
     Rule(
         "out_of_memory",
-        PROCESS,
-        RAISE_MEMORY,
         "the kernel killed it: the container's memory limit was reached; raise the limit",
+        action=RAISE_MEMORY,
         variant="killed",
         codes=frozenset({-signal.SIGKILL}),
         oom_killed=True,
     ),
     Rule(
         "process_killed",
-        PROCESS,
-        RESTART,
         "somebody sent it a signal that ends; what it wrote before says nothing about it",
         codes=_KILLS,
     ),
@@ -121,73 +108,60 @@ KILLS = (
 RESOURCES = (
     Rule(
         "name_resolution",
-        POD,
-        RESTART,
         "a host name had no address; if it comes again, look at the cluster's DNS and at the name",
+        scope=POD,
         text=r"Name or service not known|Temporary failure in name resolution|gaierror"
         r"|No address associated with hostname|nodename nor servname",
     ),
     Rule(
         "name_resolution",
-        POD,
-        RESTART,
         "the address of a rank or a store could not be found; see whether the cluster's DNS works",
+        scope=POD,
         variant="logged by torch",
         errors=frozenset({"DistNetworkError"}),
         logged=r"gai error",
     ),
     Rule(
         "shared_memory_full",
-        POD,
-        RESTART,
         "shared memory is full: fewer data loader workers, or a larger memory volume on /dev/shm",
+        scope=POD,
         text=r"out of shared memory|unable to (?:open|write to|mmap) \S* ?(?:shared memory|file <)"
         r"|/dev/shm.*No space left|No space left.*/dev/shm|/torch_\S*.*No space left",
     ),
     Rule(
         "disk_full",
-        POD,
-        RESTART,
         "a volume is full: make room on the one that the line names, or give it more",
+        scope=POD,
         text=r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed writing",
     ),
     Rule(
         "too_many_files",
-        PROCESS,
-        RESTART,
         "the limit of open files is reached: something leaks them, or `ulimit -n` is too low",
         text=r"Too many open files",
     ),
     Rule(
         "out_of_memory",
-        PROCESS,
-        RESTART,
         _REFUSED,
         variant="refused to Python",
         errors=frozenset({"MemoryError"}),
     ),
     Rule(
         "out_of_memory",
-        PROCESS,
-        RESTART,
         _REFUSED,
         variant="refused to others",
         text=r"DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc",
     ),
     Rule(
         "data_loader_killed",
-        PROCESS,
-        RAISE_MEMORY,
         "the kernel killed a data loader's worker: the container's memory limit was reached; fewer "
         "workers, or a higher limit",
+        action=RAISE_MEMORY,
         variant="for memory",
         text=_LOADER,
         oom_killed=True,
     ),
     Rule(
         "data_loader_killed",
-        PROCESS,
-        RESTART,
         "a data loader's worker was killed, mostly for memory: fewer workers, or a higher limit",
         text=_LOADER,
     ),
@@ -196,8 +170,6 @@ RESOURCES = (
 PEERS = (
     Rule(
         "collective_timeout",
-        PROCESS,
-        RESTART,
         "a collective was not joined by all ranks in time: one hung, or went another way",
         source="https://github.com/pytorch/pytorch/issues/118369 (NCCL)",
         text=r"Watchdog caught collective operation timeout|milliseconds before timing out"
@@ -206,8 +178,6 @@ PEERS = (
     ),
     Rule(
         "peer_lost",
-        PROCESS,
-        RESTART,
         "another rank went away; its own end is the cause",
         variant="in a collective",
         causes=frozenset({"RuntimeError"}),
@@ -217,8 +187,6 @@ PEERS = (
     ),
     Rule(
         "peer_lost",
-        PROCESS,
-        RESTART,
         "another rank went away, and a library ended the process for it",
         variant="by a library",
         source="https://github.com/NVIDIA/nccl/issues/795",
@@ -230,8 +198,6 @@ PEERS = (
     ),
     Rule(
         "peer_lost",
-        PROCESS,
-        RESTART,
         "a parameter server or another worker of TensorFlow's went away; its own end is the cause",
         variant="TensorFlow's",
         errors=frozenset({"UnavailableError", "AbortedError", "CancelledError"}),
@@ -240,16 +206,12 @@ PEERS = (
     ),
     Rule(
         "nccl_error",
-        PROCESS,
-        RESTART,
         "NCCL failed and does not blame a peer; NCCL_DEBUG=INFO tells more",
         source="https://github.com/pytorch/pytorch/issues/111187",
         text=r"\bNCCL (?:error|WARN)|nccl\w*Error",
     ),
     Rule(
         "peer_lost",
-        PROCESS,
-        RESTART,
         "another rank, or the store of the round, went away",
         variant="or the store",
         causes=frozenset({"DistNetworkError", "DistStoreError", "DistBackendError"}),
@@ -261,16 +223,16 @@ PEERS = (
 PROGRAM = (
     Rule(
         "wrong_world_size",
-        JOB,
-        NEEDS_OTHER_WORLD_SIZE,
         "each rank saved its own state, and only a world of as many ranks can go on from it",
+        scope=JOB,
+        action=NEEDS_OTHER_WORLD_SIZE,
         errors=frozenset({"WrongWorldSize"}),
     ),
     Rule(
         "user_error",
-        JOB,
-        FAIL_JOB,
         "the program cannot run as it is; correct it, or the image that it runs in",
+        scope=JOB,
+        action=FAIL_JOB,
         errors=frozenset(
             {
                 "ImportError",
@@ -287,39 +249,31 @@ PROGRAM = (
     ),
     Rule(
         "usage_error",
-        JOB,
-        FAIL_JOB,
         "the program refused its arguments; correct the job's command",
+        scope=JOB,
+        action=FAIL_JOB,
         codes=frozenset({2}),
         text=r"^\S.*: error: |^Error: ",
         permanent_if_repeated=True,
     ),
     Rule(
         "outside",
-        PROCESS,
-        RESTART,
         "a file, a network or another service failed; it may be there again the next time",
         causes=frozenset({"OSError", "RoverError"}),
     ),
     Rule(
         "error",
-        PROCESS,
-        RESTART,
         "the program raised an exception: an assertion, a wrong value, data that it does not take",
         errors=frozenset({"BaseException"}),
         permanent_if_repeated=True,
     ),
     Rule(
         "crashed",
-        PROCESS,
-        RESTART,
         "native code broke (a library, an extension, a bus error of a full memory volume)",
         codes=_CRASHES,
     ),
     Rule(
         "exited",
-        PROCESS,
-        RESTART,
         "no exception tells why; its log may",
     ),
 )

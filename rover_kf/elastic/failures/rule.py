@@ -45,21 +45,6 @@ class ExitEvidence:
     """What Kubernetes says beside the reason."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FailureVerdict:
-    """What an end means; api.membership.Failure has the same fields, with who and where."""
-
-    kind: str
-    scope: str
-    action: str
-    consumes_budget: bool
-    reason: str
-    consequence: bool = False
-    """Whether another process's end explains this one."""
-    signature: str = ""
-    """The same for the same error in the same place; empty where a repetition proves nothing."""
-
-
 PROCESS, CONTAINER, POD, NODE, JOB = "process", "container", "pod", "node", "job"
 """Scopes, narrowest first: how far the damage reaches."""
 SCOPES = (PROCESS, CONTAINER, POD, NODE, JOB)
@@ -85,10 +70,10 @@ class Rule:
     """A row; it matches if everything holds that it asks for."""
 
     kind: str
-    scope: str
-    action: str
     message: str
     """One sentence for people: what happened, and what to do if it comes again."""
+    scope: str = PROCESS
+    action: str = RESTART
     variant: str = ""
     """Which it is of several rules of its kind."""
     source: str = ""
@@ -102,8 +87,7 @@ class Rule:
     causes: frozenset[str] = frozenset()
     """The same, of the exception or of any that led to it."""
     text: str = ""
-    """Regular expression; searched in the exception's message, or in what Kubernetes says, or else
-    in the last of stderr."""
+    """Regular expression for the exception's or Kubernetes' message, else for the end of stderr."""
     logged: str = ""
     """The same, in stderr alone: of what a library logs and leaves out of its exception."""
     reasons: frozenset[str] = frozenset()
@@ -120,18 +104,15 @@ class Rule:
     def matches(self, evidence: ExitEvidence) -> bool:
         """Whether the evidence is of this kind."""
         error = evidence.error
+        classes = {error.type, *error.bases} if error else set[str]()
+        causes = {*classes, *error.causes} if error else classes
+        reasons = {evidence.container_reason, *evidence.pod_reasons}
         return (
             (not self.codes or evidence.exit_code in self.codes)
-            and (not self.errors or (error is not None and bool(self.errors & _names(error))))
-            and (
-                not self.causes
-                or (error is not None and bool(self.causes & (_names(error) | set(error.causes))))
-            )
+            and (not self.errors or not self.errors.isdisjoint(classes))
+            and (not self.causes or not self.causes.isdisjoint(causes))
             and (not (self.text or self.logged) or self.matching_line(evidence) != "")
-            and (
-                not self.reasons
-                or bool(self.reasons & {evidence.container_reason, *evidence.pod_reasons})
-            )
+            and (not self.reasons or not self.reasons.isdisjoint(reasons))
             and (not self.oom_killed or evidence.oom_kills > 0)
         )
 
@@ -142,10 +123,6 @@ class Rule:
             pattern, lines = self.logged, evidence.tail
         wanted = re.compile(pattern, re.IGNORECASE)
         return next((line for line in lines if pattern and wanted.search(line)), "")
-
-
-def _names(error: TrainingError) -> frozenset[str]:
-    return frozenset({error.type, *error.bases})
 
 
 def _messages(evidence: ExitEvidence) -> tuple[str, ...]:

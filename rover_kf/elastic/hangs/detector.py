@@ -58,13 +58,9 @@ class StepTimes:
         usual = PATIENCE * self._longest
         if pausing:
             return max(limits.pause_min_seconds, usual, PATIENCE * self._longest_pause)
-        return max(limits.min_seconds, limits.factor * self._percentile(), usual)
-
-    def _percentile(self) -> float:
-        if not self._recent:
-            return 0.0
         ordered = sorted(self._recent)
-        return ordered[math.ceil(PERCENTILE * len(ordered)) - 1]
+        slow = ordered[math.ceil(PERCENTILE * len(ordered)) - 1] if ordered else 0.0
+        return max(limits.min_seconds, limits.factor * slow, usual)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""From what ranks say to a hang that is reported: the rule, then everybody's stacks, then the act.
+"""Hangs: the rule, then the stacks of all ranks, then the report and the restart.
 
-The coordinator feeds it with rounds, reports and time and does what it returns. Only time in which
-the watch itself was awake counts: a coordinator that was stopped or away has heard nothing either.
+Only time counts in which the monitor was awake: a stopped coordinator received no reports either.
 
-Stacks are the text that Python's faulthandler writes: threads newest first, so that the main thread
-comes last, and each thread's innermost call first.
+Stacks are the text of Python's faulthandler: threads newest first, so that the main thread comes
+last, and each thread's innermost call first.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ MAX_RANKS_SHOWN = 8
 _FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$', re.MULTILINE)
 _THREAD = re.compile(r"^(Current thread|Thread)(?: 0x[0-9a-f]+)?", re.MULTILINE)
 _WAITS = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/rover_kf/trainer/")
-"""Folders whose code waits for other ranks: collectives, the backward pass that holds them, a
-device that executes them, a restore."""
+"""Folders of code that waits for ranks: collectives, backward pass, device, restore."""
 _NOT_THE_SCRIPT = ("/lib/python", "/site-packages/", "/dist-packages/", "/rover_kf/", "<frozen ")
 
 
@@ -224,7 +222,6 @@ class HangMonitor:
         restart = self._limits.action == "restart" and helped
         if restart:
             self._restarted_at = self._best
-        if restart:
             then = "the processes are restarted and go on from memory"
         elif not helped:
             then = "told only: a restart at this step did not help"

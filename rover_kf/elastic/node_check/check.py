@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""One check from its first question to its verdicts: a state machine without clock or network.
+"""A node check from its first request to its verdicts, as a state machine.
 
-Launchers ask again and again, and are answered at once. A pod that is lost, hangs or answers late
-costs the others no more than the time of one round, and takes part in none after that.
+Requests are answered at once. A lost, hung or late pod costs the others at most one round's time,
+and takes no further part.
 
-At first everybody has a partner. Then only those meet again of whom nothing good is known: with one
-that is proven, if there is one. So a job in which all is well is checked in one round, and one bad
-pod of any number is known after the third.
+First everybody has a partner. Then only pods meet again that are not proven good, with a proven one
+if there is one. So one round suffices where all are good, and a third one finds one bad pod of any
+number.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ def next_pairs(evidence: CheckEvidence, rounds: int) -> tuple[Pair, ...]:
 def _next_partner(
     name: str, partners: Sequence[str], first: int, taken: set[str], met: set[frozenset[str]]
 ) -> str | None:
-    """The first that it has not met."""
     free = (one for one in itertools.islice(partners, first, None) if one not in taken)
     return next((one for one in free if one != name and frozenset((name, one)) not in met), None)
 
@@ -78,10 +77,7 @@ PAUSE_SECONDS = 0.05
 MOST_QUESTIONS = 2000.0
 """a second."""
 MARGIN_SECONDS = 8.0
-"""What a round may take beside its measurements: forks, and the way to and fro, which is long where
-packets are lost: connections are tried again after one, three and seven seconds."""
-
-
+"""Of a round without its measurements: forks, and connections retried for 7 s."""
 MOST_TIMES = 3
 """That a pod which computes slowly is measured, the others at rest by then; its best counts."""
 
@@ -111,11 +107,7 @@ class CheckedPod:
 
 
 class NodeCheck:
-    """A check of the nodes of one job.
-
-    No other check has its ``name``; it waits for ``expected`` pods. ``previous`` are the job's pods
-    as an earlier check found them.
-    """
+    """A check of the nodes of one job, with a unique name."""
 
     def __init__(
         self,
@@ -193,7 +185,8 @@ class NodeCheck:
         if self._round == 0:
             by_rank = sorted(self._pods.items(), key=lambda item: item[1].request.member.node_rank)
             self._pods = dict(by_rank)
-        evidence = self._evidence()
+        measured = [place.measurement for place in self._pods.values()]
+        evidence = CheckEvidence(measured, self._pairs, previous=self._previous)
         self.current_pairs = next_pairs(evidence, self._round)
         alone = [place for place in self._pods.values() if self._needs_retest(place, evidence)]
         if not self.current_pairs and not alone:
@@ -246,10 +239,6 @@ class NodeCheck:
             self._pairs.append(_combine_pair(self._pods[first], self._pods[second]))
         for place in self._pods.values():
             place.task = None
-
-    def _evidence(self) -> CheckEvidence:
-        pods = [place.measurement for place in self._pods.values()]
-        return CheckEvidence(pods, self._pairs, previous=self._previous)
 
 
 def _merge_result(measurement: PodMeasurement, result: CheckResult) -> PodMeasurement:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a check found of each pod, by its pairs and by earlier checks of other jobs; pure.
+"""The verdicts of a check, by its pairs and by earlier checks of other jobs.
 
-A pair is bad if it failed or took several times what is usual. A pod is *proven* by one pair that
-was well. It is *condemned* by bad pairs with two different partners, one of them proven: whoever is
-bad makes all of its pairs bad, so no number of bad pods can condemn one that is well.
+A pair is bad if it failed or took several times the usual time. One good pair proves a pod good.
+Bad pairs with two partners, one of them proven good, prove it bad: a bad pod makes all of its pairs
+bad, so bad pods cannot convict a good one.
 """
 
 from __future__ import annotations
@@ -89,22 +89,19 @@ class CheckEvidence:
     previous: Sequence[PodMeasurement] = ()
     """Pods of the job as an earlier check found them, for one that comes later."""
 
-    def baseline_matmul(self, device: str) -> float | None:
-        """Seconds that a multiplication should take."""
-        return self._matmul_baselines.get(device)
-
     def failing_pods(self) -> dict[str, PodMeasurement]:
         """Pods that cannot compute, or compute slowly, by themselves, or are not there."""
         return {pod.pod: pod for pod in self.pods if pod.problem or pod.absent or self.is_slow(pod)}
 
     def is_slow(self, pod: PodMeasurement) -> bool:
         """Whether its multiplication takes several times what is usual."""
-        expected = self.baseline_matmul(pod.device)
+        expected = self.matmul_baselines.get(pod.device)
         taken = pod.matmul_seconds
         return taken is not None and expected is not None and taken > MATMUL_RATIO * expected
 
     @functools.cached_property
-    def _matmul_baselines(self) -> dict[str, float | None]:
+    def matmul_baselines(self) -> dict[str, float | None]:
+        """Seconds that a multiplication should take, by device."""
         seen: dict[str, list[float]] = {}
         for pod in (*self.pods, *self.previous):
             if pod.matmul_seconds is not None:
@@ -146,7 +143,6 @@ class Assessment:
     proven_good: bool
     """It was well with somebody."""
     bad_pairs: tuple[PairMeasurement, ...]
-    """Its bad pairs."""
     proven_bad: bool
 
 
@@ -228,7 +224,7 @@ def _solo_verdict(pod: PodMeasurement, evidence: CheckEvidence) -> NodeVerdict |
         return NodeVerdict(pod.pod, pod.node, UNCLEAR, reason)
     if not evidence.is_slow(pod):
         return None
-    expected = evidence.baseline_matmul(pod.device) or 0.0
+    expected = evidence.matmul_baselines.get(pod.device) or 0.0
     taken = pod.matmul_seconds or 0.0
     reason = (
         f"a matmul takes {taken:.3g} s, {taken / expected:.1f} times the usual {expected:.3g} s"

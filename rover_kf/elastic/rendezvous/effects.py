@@ -54,8 +54,6 @@ class JobClosed:
 
 
 Effect: TypeAlias = SendReply | EmitEvent | RoundStarted | RoundEnded | JobClosed
-
-
 _FIRST, _LAST = 80, 220
 """Characters: who failed stands at the begin, the error at the end of its traceback."""
 

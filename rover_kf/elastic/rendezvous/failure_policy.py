@@ -223,7 +223,7 @@ class FailurePolicy:
             self.begin_drain(f"the job has {world.expected} pods now", now)
         elif leaving := world.member_index.leaving():
             self.begin_drain(f"{_format_members(leaving)} ends", now)
-        elif newcomers := world.newcomers():
+        elif newcomers := world.member_index.group(MemberPhase.WAITING, in_round=False):
             self._admit(newcomers, now)
 
     def _admit(self, newcomers: Collection[MemberState], now: float) -> None:

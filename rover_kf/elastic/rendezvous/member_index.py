@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The launchers as the coordinator knows them, grouped so that no request walks over the others.
+"""An index of the launchers, in which no request walks over all members.
 
-A coordinator of ten thousand members answers thousands of requests a second; whatever one request
-costs must not grow with the members. So seats change their state here alone.
+A coordinator of ten thousand members answers thousands of requests a second. So members change
+their phase here only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class MemberState:
     ticket: int | None = None
     """Its request that is kept open."""
     requested_at: float = 0.0
-    """When that request came."""
     disconnected_at: float | None = None
     """When its request's connection closed, if nothing was heard since."""
     stop_sent_at: float | None = None

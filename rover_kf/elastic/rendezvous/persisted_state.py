@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What of a rendezvous must outlive its coordinator, and a rendezvous that goes on from it; pure.
+"""The state of a rendezvous that outlives its coordinator, and its restore.
 
-Recalling only adds: whatever the new one has learnt meanwhile stays, and to recall the same twice,
-or an older memory after a newer one, changes nothing.
+A restore only adds: to restore a state twice, or an older one after a newer one, changes nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pods whose processes fail again and again, kept out for a time while the others train; pure.
+"""Pods whose processes fail repeatedly, excluded for a time while the others train.
 
-Three failures in a row of one pod, and of none of the others, say that something is wrong with that
-pod and not with the job: so they shall not end the job, nor hold the others up. The pod's next
-failures are paid for by the pod, in time that doubles. Where more pods than one in ten are so, it
-is the job that is wrong, and its budget pays as ever.
+Three failures in a row of one pod, and none of the others, point to that pod, not to the job. Its
+next failures cost the pod time, which doubles, instead of the job's budget. Where that holds of
+more than one pod in ten, the job is at fault, and its budget pays.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class PodExclusions:
         self._last_result: tuple[int, str, bool] = (0, "", False)
 
     def charge_pod(self, failure: Failure) -> bool:
-        """Note a failure that counts; True if its pod pays for it, False if the job has to.
+        """Note a failure that counts; return whether its pod pays for it, not the job.
 
-        A round's first one is noted; what else is told of it is the same failure, or the job's.
+        The first failure of a round is noted. Others of it are the same failure, or the job's.
         """
         number, pod, taken = self._last_result
         if failure.round == number:

@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Membership and rounds of one job: what the coordinator answers, and when.
 
-Called by the sidecar's coordinator role with each request and, often, ``tick``. Every method takes
-the time and returns effects (effects.py); nothing here waits, sends or reads a clock. It holds
-whatever the network does: requests may be lost, doubled or late, and a member may die between any
-two of them. docs/protocol.md, "A round in time", is the story; tests/properties proves that once
-faults stop there is one world, ranks in node order, and no round number twice.
+Methods take the time and return effects; nothing here waits, sends or reads a clock. Requests may
+be lost, doubled or late, and a member may die between any two (docs/protocol.md, "A round in
+time"). tests/properties proves that after the faults there is one world, with ranks in node order
+and no round number twice.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from rover_kf.api.membership import (
     JoinReply,
     JoinRequest,
     LeaveRequest,
-    Round,
     WatchReply,
     WatchRequest,
 )
@@ -84,17 +82,19 @@ class Rendezvous:
             if seat:
                 self.failure_policy.on_member_lost(seat, why, planned=True)
             world.send_reply(ticket, JoinReply(action="drained", reason=why))
-            return self._advance(now)
+            return self.tick(now)
         if seat is None:
             seat = MemberState(member, MemberPhase.STOPPING, last_seen=now)
             world.member_index.add(seat)
         world.awaited_ranks.add(member.node_rank)
         world.expected = max(world.expected, member.node_rank + 1)
         self._hold_request(seat, ticket, now)
-        if self._missed_start(seat, request):
+        inside = world.member_index.in_active_round(seat)
+        running = inside and seat.phase is MemberPhase.RUNNING
+        if running and request.last_round < world.round_number:
             world.reply(seat, world.start_reply())
-            return self._advance(now)
-        if world.member_index.in_active_round(seat):
+            return self.tick(now)
+        if inside:
             if world.drain_at:
                 self.failure_policy.shorten_drain(now)
             elif seat.phase is not MemberPhase.WAITING:
@@ -102,7 +102,7 @@ class Rendezvous:
                 world.end_round(f"the processes of {member.pod} ended", planned=False)
         seat.mark_ready(request, now)
         world.member_index.set_phase(seat, MemberPhase.WAITING)
-        return self._advance(now)
+        return self.tick(now)
 
     def watch(self, request: WatchRequest, ticket: int, now: float) -> tuple[Effect, ...]:
         """A launcher whose processes run asks for news."""
@@ -116,12 +116,14 @@ class Rendezvous:
         seat = self._member(request.pod, request.incarnation, request.round, now)
         if seat is None or seat.phase is not MemberPhase.RUNNING:
             world.send_reply(ticket, WatchReply(action="restart", reason="the world has changed"))
-            return self._advance(now)
+            return self.tick(now)
         world.member_index.mark_leaving(seat, leaving=request.leaving)
-        world.confirm_drain(seat, request.drain_at)
+        seat.acked_drain = request.drain_at
+        if world.drain_at and request.drain_at == world.drain_at:
+            world.unconfirmed.discard(seat.member.pod)
         self._hold_request(seat, ticket, now)
         self.failure_policy.announce_drain(seat)
-        return self._advance(now)
+        return self.tick(now)
 
     def failure(self, failure: Failure, ticket: int, now: float) -> tuple[Effect, ...]:
         """A launcher's training process died; it has killed the rest and will join."""
@@ -138,7 +140,7 @@ class Rendezvous:
         if world.closed:
             return self._reply_closed(world.closed, ticket, WatchReply)
         world.send_reply(ticket, WatchReply(action="restart", reason=failure.reason))
-        return self._advance(now)
+        return self.tick(now)
 
     def finish(self, request: FinishRequest, ticket: int, now: float) -> tuple[Effect, ...]:
         """All processes of a member ended with 0; a barrier over the round."""
@@ -152,12 +154,12 @@ class Rendezvous:
         seat = self._member(request.pod, request.incarnation, request.round, now)
         if seat is None or seat.phase not in (MemberPhase.RUNNING, MemberPhase.FINISHED):
             world.send_reply(ticket, JoinReply(action="retry", reason="the world has changed"))
-            return self._advance(now)
+            return self.tick(now)
         if seat.phase is MemberPhase.RUNNING:
             world.member_index.release_request(seat)
             world.member_index.set_phase(seat, MemberPhase.FINISHED)
         self._hold_request(seat, ticket, now)
-        return self._advance(now)
+        return self.tick(now)
 
     def leave(self, request: LeaveRequest, now: float) -> tuple[Effect, ...]:
         """A member goes for good; the rest re-forms without it."""
@@ -172,7 +174,7 @@ class Rendezvous:
                 else:
                     self.failure_policy.on_member_lost(seat, why, planned=True)
             self.world.remove(seat)
-        return self._advance(now)
+        return self.tick(now)
 
     def mark_alive(self, pod: str, now: float) -> None:
         """The pod's launcher is at something else than joining or watching: it lives."""
@@ -187,7 +189,7 @@ class Rendezvous:
         if seat:
             self.world.member_index.release_request(seat)
             seat.disconnected_at = now
-        return self._advance(now)
+        return self.tick(now)
 
     def scale(self, nodes: int, reason: str, now: float) -> tuple[Effect, ...]:
         """The job will have so many pods.
@@ -203,7 +205,7 @@ class Rendezvous:
         if nodes != world.expected:
             world.emit_event(names.EVENT_SCALED, f"{nodes} pods expected now: {reason or 'asked'}")
         self.set_expected(nodes)
-        return self._advance(now)
+        return self.tick(now)
 
     def set_expected(self, nodes: int) -> None:
         """The job has so many pods, whoever joins that has trained before."""
@@ -219,19 +221,19 @@ class Rendezvous:
         if gone:
             world.awaited_ranks -= gone
             world.emit_event(names.EVENT_POD_SKIPPED, f"not waited for until it comes: {reason}")
-        return self._advance(now)
+        return self.tick(now)
 
     def observe(
         self, round_number: int, step: int, *, seconds: float, ended_at: float, now: float
     ) -> tuple[Effect, ...]:
         """A rank ended a step at ``ended_at`` (same clock as now) that took so many seconds."""
         self.world.progress.observe(round_number, step, seconds=seconds, ended_at=ended_at)
-        return self._advance(now)
+        return self.tick(now)
 
     def restart_hung(self, reason: str, now: float) -> tuple[Effect, ...]:
         """Start the processes of the round anew; a failure that counts."""
         self.failure_policy.restart_hung(reason)
-        return self._advance(now)
+        return self.tick(now)
 
     def restart_round(self, reason: str, now: float) -> tuple[Effect, ...]:
         """Start the processes of the round anew, for no failure of theirs."""
@@ -239,7 +241,7 @@ class Rendezvous:
         if self.world.active:
             self.world.emit_event(names.EVENT_MEMBER_LOST, reason, warning=True)
             self.world.end_round(reason, planned=False)
-        return self._advance(now)
+        return self.tick(now)
 
     def fail_job(self, verdict: str, now: float) -> tuple[Effect, ...]:
         """All processes have ended with 0, and what they made is of no use: the job has failed."""
@@ -257,10 +259,7 @@ class Rendezvous:
         return self.world.flush()
 
     def tick(self, now: float) -> tuple[Effect, ...]:
-        """Time has passed."""
-        return self._advance(now)
-
-    def _advance(self, now: float) -> tuple[Effect, ...]:
+        """Do what is due at that time."""
         self.world.now = now
         self.failure_policy.advance(now)
         self.stack_request.send_pending()
@@ -288,12 +287,6 @@ class Rendezvous:
             return f"the job has {world.expected} pods now"
         return self.failure_policy.exclusions.denial_reason(request.member)
 
-    def _missed_start(self, seat: MemberState, request: JoinRequest) -> bool:
-        running = (
-            self.world.member_index.in_active_round(seat) and seat.phase is MemberPhase.RUNNING
-        )
-        return running and request.last_round < self.world.round_number
-
     def _member(
         self, pod: str, incarnation: str, round_number: int, now: float
     ) -> MemberState | None:
@@ -314,12 +307,9 @@ class Rendezvous:
         if request.round > self.world.round_number:
             if request.world is None or request.world.number != request.round:
                 return False
-            self._adopt(request.world, now)
+            self.world.number = max(self.world.number, request.round)
+            if self.world.active:
+                self.world.end_round("a round with a higher number is running", planned=False)
+            else:
+                self.world.adopt(request.world, now)
         return True
-
-    def _adopt(self, world: Round, now: float) -> None:
-        self.world.number = max(self.world.number, world.number)
-        if self.world.active:
-            self.world.end_round("a round with a higher number is running", planned=False)
-        else:
-            self.world.adopt(world, now)

@@ -1,14 +1,12 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What failures cost the job: restarts of its budgets, and time between them.
+"""The cost of failures: restarts of the job's budgets, and time between them.
 
-What broke one round mostly does not break the next: the first restart of a row is made at once.
-What breaks round after round (a service that is away, a node that starves) is given time, each time
-twice as long. Else a budget of ten would be spent within seconds of an outage of minutes.
+The first restart of a streak is immediate. Each further one waits twice as long, since an outage of
+minutes would otherwise spend a budget of ten within seconds.
 
-An error that comes again at the same place ends the job, since no restart helps. "Place" is the
-traceback and the training's step. A script that reports no steps is at no known place, but for its
-first seconds.
+An error that repeats at the same place, its traceback and step, ends the job. A script that reports
+no steps is at a known place only in its first seconds.
 """
 
 from __future__ import annotations
@@ -127,11 +125,7 @@ class RestartLimiter:
         self.streak = FailureStreak()
 
     def consume(self, round_number: int, kind: str, reason: str) -> str:
-        """Note a failure that counts and has ended a round.
-
-        Returns:
-            Why the job ends now; empty: it goes on.
-        """
+        """Note a failure that has ended a round; return why the job ends, if it does."""
         world, progress = self._world, self._world.progress
         self.budget = self.budget.consume(round_number, kind)
         if overspent := self.budget.exceeded_reason:
@@ -146,7 +140,7 @@ class RestartLimiter:
     def restore(self, streak: FailureStreak, *, waiting: bool) -> None:
         """Resume an earlier coordinator's streak.
 
-        ``waiting``: the next round still waited then, nobody knows for how long, so the wait begins
+        ``waiting``: the next round still waited then, for an unknown time, so the wait begins
         again.
         """
         newest = newest_streak(self.streak, streak)

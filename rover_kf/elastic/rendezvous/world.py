@@ -1,17 +1,15 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Seats and the current round, with the transitions that the rendezvous makes between them.
+"""Members and the current round, with the transitions of the rendezvous between them.
 
-Used by rendezvous.py only. A round is *active* from its formation until it breaks. Ranks follow
-node_rank. ``awaited`` holds the node ranks that a formation waits for: everyone expected at first;
-a rank that was lost, left or outwaited is not waited for until it joins again.
+A round is *active* from its start to its end. Ranks follow node_rank. A start waits for the
+``awaited_ranks``: everyone expected at first; a lost rank only when it has joined again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
 
 from rover_kf.api import names
 from rover_kf.api.membership import JoinReply, Round, WatchReply
@@ -43,11 +41,8 @@ class StepProgress:
     step: int | None = None
     """Newest step of that round; None before the first."""
     began: float = 0.0
-    """When the round began."""
     step_ended_at: float = 0.0
-    """When that step ended."""
     step_seconds: float = 1.0
-    """Seconds a step."""
 
     def begin(self, number: int, now: float) -> None:
         """A new round: nothing of it was seen yet."""
@@ -142,16 +137,6 @@ class World:
             seat for seat in self.member_index.values() if self.member_index.in_active_round(seat)
         ]
 
-    def newcomers(self) -> Collection[MemberState]:
-        """Seats that wait for the active round to make room, the first one first."""
-        return self.member_index.group(MemberPhase.WAITING, in_round=False) if self.active else ()
-
-    def confirm_drain(self, seat: MemberState, drain_at: int) -> None:
-        """A running member has said which drain step it knows."""
-        seat.acked_drain = drain_at
-        if self.drain_at and drain_at == self.drain_at:
-            self.unconfirmed.discard(seat.member.pod)
-
     def label(self, seat: MemberState) -> str:
         """The seat's pod, with its ranks in the newest round."""
         return self.round.member_label(seat.member) if self.round else seat.member.pod
@@ -191,17 +176,14 @@ class World:
         self.unconfirmed.discard(seat.member.pod)
         self.awaited_ranks.discard(seat.member.node_rank)
 
-    def dismiss(self, seat: MemberState, reason: str) -> None:
-        """Tell a waiting member that it has no place now."""
-        self.reply(seat, JoinReply(action="drained", reason=reason))
-        self.remove(seat)
-
     def dismiss_unexpected(self) -> None:
         """Nobody is waited for who is not expected, and such a one does not wait here."""
         self.awaited_ranks = {rank for rank in self.awaited_ranks if rank < self.expected}
         for seat in list(self.member_index.values()):
             if seat.phase is MemberPhase.WAITING and seat.member.node_rank >= self.expected:
-                self.dismiss(seat, f"the job has {self.expected} pods now")
+                reason = f"the job has {self.expected} pods now"
+                self.reply(seat, JoinReply(action="drained", reason=reason))
+                self.remove(seat)
 
     def close(self, exit_code: int, verdict: str) -> None:
         """End the job: every open request is answered, every later one too."""
@@ -238,25 +220,21 @@ class World:
         """Start a round if everyone who is waited for is ready."""
         if now < self.not_before:
             return
-        count, last = self._waiting()
+        waiting = self.member_index.group(MemberPhase.WAITING, in_round=False)
+        last = self.member_index.latest(MemberPhase.WAITING, in_round=False)
+        count = len(waiting)
         size = self.limits.largest_world(count)
         if last is None or not size or count < len(self.member_index):
             return
         outwaited = now - last.joined >= self.limits.patience
         if size < self.limits.largest_world(len(self.awaited_ranks)) and not outwaited:
             return  # whoever waits is awaited, too: somebody is missing
-        waiting = list(self.member_index.values())
         ranks = {seat.member.node_rank for seat in waiting}
         if not outwaited and size < self.limits.largest_world(len(self.awaited_ranks | ranks)):
             return
         self.awaited_ranks = ranks
-        waiting.sort(key=lambda seat: (seat.member.node_rank, seat.member.pod))
-        self._start(waiting[:size], now)
-
-    def _waiting(self) -> tuple[int, MemberState | None]:
-        """How many wait while no round is active, and who came last."""
-        last = self.member_index.latest(MemberPhase.WAITING, in_round=False)
-        return len(self.member_index.group(MemberPhase.WAITING, in_round=False)), last
+        ordered = sorted(waiting, key=lambda seat: (seat.member.node_rank, seat.member.pod))
+        self._start(ordered[:size], now)
 
     def _start(self, chosen: list[MemberState], now: float) -> None:
         world = Round(

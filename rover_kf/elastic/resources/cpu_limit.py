@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far the CPU limit of pods that the kernel holds back is raised; pure.
+"""The raise of a CPU limit that throttles pods.
 
-All pods of a replica type have one template, so one pod that is short raises the limit of all.
-A raise costs no step. What a process would take that is held back is not seen: the limit is
-doubled, or made four times as high where it is held back most of the time. Each raise has to show
-in the job's throughput, or it was the last. A pod that waits for its data while its cores are used
-up counts as short sooner: cores are what its loader lacks.
+Pods of a replica type share a template, so one throttled pod raises the limit of all. A raise costs
+no step. Since the need of a throttled process is unknown, the limit is doubled, or multiplied by
+four where it throttles mostly. A raise without effect on throughput is the last. A pod whose loader
+lacks cores counts sooner.
 """
 
 from __future__ import annotations
@@ -69,14 +68,8 @@ class TrainingRate:
     rate: float
     """Steps a second."""
     nodes: int = 0
-    """Pods that train."""
     wait_fraction: float = 0.0
     """Share of a step that is spent waiting for data."""
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether steps wait for data."""
-        return self.wait_fraction > STARVED
 
 
 def decide_raise(
@@ -93,7 +86,8 @@ def decide_raise(
     ``uses`` are over one window; one at an earlier limit does not count. ``limit`` is in
     thousandths of a core, ``now`` in Unix seconds.
     """
-    rate, least = training_rate.rate, STARVING if training_rate.is_starved else THROTTLED
+    rate, waits = training_rate.rate, training_rate.wait_fraction > STARVED
+    least = STARVING if waits else THROTTLED
     short = {
         pod: use
         for pod, use in uses.items()

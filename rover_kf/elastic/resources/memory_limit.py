@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far a memory limit is raised after a kill for memory, or in time before one; pure.
+"""The raise of a memory limit after a kill for memory, or in time before one.
 
-All pods of a replica type do the same work, so one kill raises the limit of all. A kill counts
-only against the limit that it happened at: however many ranks are killed at one limit, and however
-often they are told of, it is raised once.
+Pods of a replica type do the same work, so one kill raises the limit of all. A kill counts against
+the limit at which it happened, which is raised once for all of its kills.
 """
 
 from __future__ import annotations

@@ -27,11 +27,7 @@ LATE_SECONDS = 1.0
 
 
 def run_node_check(event_loop: EventLoop, worker_group: WorkerGroup, request: CheckRequest) -> str:
-    """Take part in a check if there is one; return when training may begin.
-
-    Returns:
-        Why the check was passed over; empty if it was not.
-    """
+    """Take part in a check before training, if there is one; return why it was passed over."""
     while True:
         try:
             reply = event_loop.request(names.PATH_PREFLIGHT, request, CheckReply)
@@ -57,17 +53,16 @@ def _measure(
         one = {"local_rank": local_rank, "rank": task.rank + local_rank, "variables": variables}
         worker_group.zygote.check({**dataclasses.asdict(task), **one})
     try:
-        while not _all_done(found, processes) and (left := until - time.monotonic()) > 0:
+        while (
+            sum(bool(one["done"]) for one in found.values()) < processes
+            and (left := until - time.monotonic()) > 0
+        ):
             event = event_loop.next_event(left)
             if isinstance(event, CheckMeasured) and event.result["round"] == task.round:
                 found[event.result["local_rank"]] = event.result
     finally:
         worker_group.zygote.end_checks()
     return _combine(task, [found.get(rank, {}) for rank in range(processes)])
-
-
-def _all_done(results: Mapping[int, Mapping[str, Any]], processes: int) -> bool:
-    return sum(bool(told["done"]) for told in results.values()) == processes
 
 
 def _combine(task: CheckTask, results: list[Mapping[str, Any]]) -> CheckResult:

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 SPAN_SECONDS, SPANS = 0.12, 3
-"""The best of so many means: a neighbour's burst spoils one of them, and each is longer than the
-tenth of a second in which the kernel hands out a container's CPU time."""
+"""The best of several means, each longer than the kernel's period of CPU shares (0.1 s)."""
 WARM_UPS = 2
 CPU_SIZE, GPU_SIZE = 512, 8192
 """Rows of the square matrices: some milliseconds on a core, two on an H100."""

@@ -17,9 +17,9 @@ import dataclasses
 from collections.abc import Iterator
 
 from rover_kf.api import names
-from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.faults.node_check_messages import FAULTY, SLOW, NodeVerdict
 from rover_kf.api.jobs import Event, Pod
+from rover_kf.api.status import FaultyNode
 from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.rule import REPLACE_NODE, ExitEvidence
 from rover_kf.elastic.node_check.verdict import CheckEvidence, pod_verdicts

@@ -14,9 +14,8 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api import names
-from rover_kf.api.faults.faulty_nodes import Straggler
 from rover_kf.api.jobs import Event, Pod
-from rover_kf.api.status import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus, Straggler
 from rover_kf.reconcilers.plan import DeletePod, Observed, ReconcilePlan
 from rover_kf.reconcilers.status_annotation import ExcludedNode
 

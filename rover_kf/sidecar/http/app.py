@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What every HTTP answer of a sidecar has in common: errors as JSON, a bound on bodies, the token.
+"""The common part of a sidecar's HTTP answers: JSON errors, bounds on bodies, the token.
 
-daemon.py makes its two applications here: the Unix socket's, which needs no token (the volume is
-the pod's own), and the TCP port's.
+daemon.py creates two applications: the Unix socket's needs no token, since the volume is the pod's.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ from rover_kf.sidecar.settings import SidecarSettings
 
 KEYS_URL = "https://kubernetes.default.svc/openid/v1/jwks"
 KEYS_SECONDS = 3600.0
-"""How long the cluster's keys are used; an unknown key fetches them at once, but not more often
-than KEYS_LEAST_SECONDS."""
+"""For which the cluster's keys are used; an unknown key fetches them again."""
 KEYS_MIN_SECONDS = 5.0
 VERIFIED_SECONDS = 60.0
 """How long a token that was verified is taken without verifying it again."""

@@ -14,7 +14,7 @@ import http
 import logging
 import pathlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
 import aiohttp
@@ -22,8 +22,7 @@ import aiohttp
 from rover_kf import errors
 from rover_kf.api import codec, error_wire, names
 from rover_kf.api.coordinator_state import CoordinatorState
-from rover_kf.sidecar.http.address_cache import AddressCache
-from rover_kf.sidecar.http.connections import KeepAliveConnector
+from rover_kf.sidecar.http.connections import AddressCache, KeepAliveConnector
 from rover_kf.sidecar.interfaces import ResponseStream
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.state_replica import StateReplica
@@ -60,6 +59,16 @@ class _ClientResponseStream:
                 yield chunk
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
             raise errors.ClusterUnavailable(f"{self.response.url} broke off: {cause}") from cause
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Report that a request could not reach ``what``, and why."""
+    try:
+        yield
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+        told = reloading.explain_request_error(cause)
+        raise errors.ClusterUnavailable(f"{what} cannot be reached: {told}") from cause
 
 
 class HttpPeerClient:
@@ -122,19 +131,11 @@ class HttpPeerClient:
         Raises:
             ClusterUnavailable: it cannot be reached.
         """
-        url, limit = self._ledger + path, aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
-        try:
-            async with self._require_session().post(
-                url, data=body, headers=self._headers(), timeout=limit, **self._tls_options()
-            ) as response:
-                return response.status, await response.read()
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            message = f"{url} cannot be reached: {reloading.explain_request_error(cause)}"
-            raise errors.ClusterUnavailable(message) from cause
+        return await self._post(self._ledger + path, body)
 
     async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         url, headers = self._coordinator + path, self._headers() | self.state_replica.headers()
-        try:
+        with _explained(f"the coordinator at {self._coordinator}"):
             async with self._require_session().request(
                 method, url, data=body, headers=headers, **self._tls_options()
             ) as response:
@@ -144,10 +145,14 @@ class HttpPeerClient:
                 if idle and self.state_replica.is_behind(response.headers):
                     self._fetching = asyncio.create_task(self._fetch())
                 return response.status, found
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            told = reloading.explain_request_error(cause)
-            message = f"the coordinator at {self._coordinator} cannot be reached: {told}"
-            raise errors.ClusterUnavailable(message) from cause
+
+    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+        limit = aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
+        with _explained(url):
+            async with self._require_session().post(
+                url, data=body, headers=self._headers(), timeout=limit, **self._tls_options()
+            ) as response:
+                return response.status, await response.read()
 
     async def _fetch(self) -> None:
         """Get the newest copy; the next answer offers it again if that fails."""
@@ -179,16 +184,7 @@ class HttpPeerClient:
             ClusterUnavailable: it cannot be reached.
             RoverError: of the class that it answered with.
         """
-        url, body = f"{self._scheme}://{host}{path}", codec.dumps(message)
-        limit = aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
-        try:
-            async with self._require_session().post(
-                url, data=body, headers=self._headers(), timeout=limit, **self._tls_options()
-            ) as response:
-                status, data = response.status, await response.read()
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            message = f"{url} cannot be reached: {reloading.explain_request_error(cause)}"
-            raise errors.ClusterUnavailable(message) from cause
+        status, data = await self._post(f"{self._scheme}://{host}{path}", codec.dumps(message))
         if status < http.HTTPStatus.BAD_REQUEST:
             return codec.loads(reply, data)
         raise error_wire.decode_error(status, data, unreadable=errors.ClusterUnavailable)
@@ -227,7 +223,7 @@ class HttpPeerClient:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
         )
-        try:
+        with _explained(url):
             async with self._require_session().get(
                 url,
                 headers=headers,
@@ -236,9 +232,6 @@ class HttpPeerClient:
                 **self._tls_options(),
             ) as response:
                 yield _ClientResponseStream(response.status, dict(response.headers), response)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            message = f"{url} cannot be reached: {reloading.explain_request_error(cause)}"
-            raise errors.ClusterUnavailable(message) from cause
 
     def _tls_options(self) -> dict[str, Any]:
         # The token goes to nobody whose certificate is not taken: it is sent after the handshake.

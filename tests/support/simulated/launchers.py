@@ -196,15 +196,15 @@ class SimulatedJob:
         member = launcher.member
         if launcher.broken and launcher.world:
             failure = Failure(
-                member.pod,
-                member.incarnation,
-                launcher.world.number,
-                launcher.rank,
                 launcher.kind if launcher.counts else "peer_lost",
                 "process",
                 "restart",
-                1,
                 "a peer was lost",
+                pod=member.pod,
+                incarnation=member.incarnation,
+                round=launcher.world.number,
+                rank=launcher.rank,
+                exit_code=1,
                 consumes_budget=launcher.counts,
             )
             return lambda job, ticket, now: job.failure(failure, ticket, now)

@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from rover_kf.api import final_status, termination_log
+from rover_kf.api import termination_log
 from rover_kf.api.data import DataStatus
 from rover_kf.api.jobs import Event
 from rover_kf.api.samples import Goodput, Throughput
@@ -34,15 +34,15 @@ def test_all_that_fits_comes_back():
     windows = tuple(window(number) for number in range(3))
     events = tuple(Event("Why", "so", sequence=number) for number in (7, 8))
     status = dataclasses.replace(BARE, windows=windows, data=data, events=events)
-    assert final_status.unpack(final_status.pack(status), "it") == status
+    assert termination_log.unpack(termination_log.pack(status), "it") == status
 
 
 def test_the_newest_events_leave_room_for_a_window():
     """Of many Events the newest stay, in their order."""
     events = tuple(Event("Why", "so " * 100, sequence=number) for number in range(1, 30))
     status = dataclasses.replace(BARE, windows=(window(1), window(2)), events=events)
-    text = final_status.pack(status)
-    found = final_status.unpack(text, "it")
+    text = termination_log.pack(status)
+    found = termination_log.unpack(text, "it")
     assert len(text.encode()) <= termination_log.MAX_BYTES
     assert found.windows
     assert found.events == events[len(events) - len(found.events) :] != ()
@@ -57,8 +57,8 @@ def test_what_does_not_fit_is_left_out(windows):
         windows=tuple(window(number) for number in range(windows)),
         data=tuple(rows("r" * 200) for _ in range(50)),
     )
-    text = final_status.pack(status)
-    found = final_status.unpack(text, "it")
+    text = termination_log.pack(status)
+    found = termination_log.unpack(text, "it")
     assert len(text.encode()) <= termination_log.MAX_BYTES
     assert (found.step, found.goodput, found.data) == (100, status.goodput, ())
     assert found.verdict == "é" * 200

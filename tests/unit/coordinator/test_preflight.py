@@ -70,12 +70,10 @@ def test_a_check_before_training_and_after_broken_hardware(mode):
     (message,) = job.told(names.EVENT_NODE_CHECK_FAILED)
     assert message.startswith("pod-1 on node-1 is slow: a matmul takes 0.04 s")
     assert [one.node for one in job.unfit.nodes] == (["node-1"] if mode == "exclude" else [])
-    failure = Failure("pod-0", "a", 1, 0, "error", "process", "restart", 1, "")
-    job.preflights.on_failure(failure)
+    seen = {"pod": "pod-0", "incarnation": "a", "round": 1, "rank": 0, "exit_code": 1}
+    job.preflights.on_failure(Failure("error", "process", "restart", "", **seen))
     assert job.come(0, 1) == [0, 0]
-    job.preflights.on_failure(
-        Failure("pod-0", "a", 1, 0, "gpu_hardware", "node", "replace_node", 1, "")
-    )
+    job.preflights.on_failure(Failure("gpu_hardware", "node", "replace_node", "", **seen))
     job.slow.clear()
     assert job.come(0, 1) == [1, 1]
     assert len(job.told(names.EVENT_PREFLIGHT)) == 2

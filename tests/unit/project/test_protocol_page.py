@@ -21,7 +21,6 @@ MODULES = (
     "faults.hang_reports",
     "samples",
     "status",
-    "faults.faulty_nodes",
     "coordinator_state",
     "faults.node_check_messages",
     "data",

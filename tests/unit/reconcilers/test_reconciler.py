@@ -10,7 +10,7 @@ import threading
 import pytest
 from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 
-from rover_kf.api import codec, final_status, names
+from rover_kf.api import codec, names, termination_log
 from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import ContainerStatus, JobKey, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
@@ -631,7 +631,7 @@ def test_steps_that_nobody_asked_for_in_time_are_known(cluster, history, kept, c
         CoordinatorStatus, cluster.call_coordinator(KEY, "GET", f"{names.PATH_STATUS}?after=0")
     )
     assert last.step > seen.steps
-    words = final_status.pack(last) if kept == "whole" else kept
+    words = termination_log.pack(last) if kept == "whole" else kept
     cluster.reachable, cluster.phase = False, "Succeeded"
     sidecar = ContainerStatus(
         names.SIDECAR_CONTAINER, running=False, exit_code=0, termination_message=words
@@ -665,7 +665,7 @@ def test_events_that_nobody_asked_for_in_time_are_told_once(cluster, history):
     look(cluster, history)
     cluster.happen(names.EVENT_PROCESS_FAILED, "rank 0: exit code 1")
     cluster.happen(names.EVENT_JOB_FAILED, "rank 0 in digits-worker-0: user_error")
-    left = final_status.pack(cluster._status(after=0))
+    left = termination_log.pack(cluster._status(after=0))
     _gone(cluster, left)
     look(cluster, history, times=2, windows=0)
     told = [
@@ -684,7 +684,7 @@ def test_the_story_of_a_coordinator_that_nobody_ever_asked_is_told(cluster, hist
     cluster.coordinator_events.clear()
     cluster.story = cluster.clock()
     cluster.happen(names.EVENT_WORLD_FORMED, "round 2: 2 processes in 2 pods", sequence=1)
-    _gone(cluster, final_status.pack(cluster._status(after=0)))
+    _gone(cluster, termination_log.pack(cluster._status(after=0)))
     look(cluster, history, times=2, windows=0)
     assert cluster.reasons().count(names.EVENT_WORLD_FORMED) == 2
 
@@ -695,7 +695,7 @@ def test_last_words_are_waited_for_where_the_kubelet_still_calls_their_container
     """Nothing is told or recorded of an end whose story comes in a moment; but not for ever."""
     look(cluster, history)
     cluster.happen(names.EVENT_JOB_FAILED, "rank 0 in digits-worker-0: user_error")
-    left = final_status.pack(cluster._status(after=0))
+    left = termination_log.pack(cluster._status(after=0))
     _gone(cluster, "", running=True)
     cluster.finished_at = cluster.clock()
     assert look(cluster, history, windows=0).delay == 1.0

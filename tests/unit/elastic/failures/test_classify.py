@@ -214,15 +214,15 @@ def test_same_error_same_place():
 def failure(rank: int, *, at: float = 0.0, scope: str = "process", consequence: bool = False):
     pod = f"worker-{rank}"
     return Failure(
-        pod,
-        "i",
-        1,
-        rank,
         "error",
         scope,
         "restart",
-        1,
         "said",
+        pod=pod,
+        incarnation="i",
+        round=1,
+        rank=rank,
+        exit_code=1,
         consequence=consequence,
         observed_at=at,
     )

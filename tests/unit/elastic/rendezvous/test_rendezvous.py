@@ -240,7 +240,13 @@ def report(
     pod, incarnation, number = launcher.pod, launcher.member.incarnation, launcher.last_round
     action = str(more.pop("action", "restart"))
     failure = Failure(
-        pod, incarnation, number, launcher.rank, kind, "process", action, 1, reason, **more
+        *(kind, "process", action, reason),
+        pod=pod,
+        incarnation=incarnation,
+        round=number,
+        rank=launcher.rank,
+        exit_code=1,
+        **more,
     )
     launcher.world, launcher.ticket = None, None
     return job.rendezvous.failure(failure, 0, job.now)

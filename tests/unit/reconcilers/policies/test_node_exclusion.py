@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from memory_cluster import KEY, Killed, MemoryCluster, manifest, merge
 
 from rover_kf.api import names
-from rover_kf.api.faults.faulty_nodes import FaultyNode
 from rover_kf.api.jobs import Pod
+from rover_kf.api.status import FaultyNode
 from rover_kf.injection import node_affinity
 from rover_kf.reconcilers.policies import node_exclusion
 from rover_kf.reconcilers.reconciler import Reconciler

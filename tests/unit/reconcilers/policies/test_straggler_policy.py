@@ -10,8 +10,8 @@ import pytest
 from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
-from rover_kf.api.faults.faulty_nodes import Straggler
 from rover_kf.api.jobs import Pod
+from rover_kf.api.status import Straggler
 from rover_kf.injection import node_affinity
 from rover_kf.reconcilers.reconciler import Reconciler
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.abc import AbstractResolver
 from aiohttp.resolver import ThreadedResolver
 
-from rover_kf.sidecar.http.address_cache import AddressCache
+from rover_kf.sidecar.http.connections import AddressCache
 
 
 class Forgetful(AbstractResolver):
