@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a client is connected with: a cluster, its run history, the reconcilers of this process.
+"""A client's connections: a cluster, its run history, the reconcilers of this process.
 
-RoverClient runs reconcilers for embedded jobs, which no controller looks after. They are the same
-as the controller's, over the same protocol: one thread a job, which ends when the run is recorded.
+Reconcilers run here for embedded jobs, which no controller manages: one thread a job, until its run
+is recorded.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Progress where a person looks: in a notebook's cell, on a terminal, or as lines of a log.
-
-In a notebook and on a terminal it is drawn in place; elsewhere each change is a plain line, so that
-a log of it can be read.
-"""
+"""Progress in a notebook's cell or on a terminal, drawn in place; elsewhere as lines."""
 
 from __future__ import annotations
 

@@ -70,14 +70,14 @@ def _shares(data: DataStatus) -> list[str]:
     return [*found, f"{more} more"] if more else found
 
 
-def format_time(timestamp: float, form: str = "%F %T") -> str:
-    """Unix seconds as this machine's local time."""
-    return dt.datetime.fromtimestamp(timestamp).astimezone().strftime(form)
+def format_time(timestamp: float, form: str = "%F %T", zone: dt.tzinfo | None = None) -> str:
+    """Format Unix seconds, by default as this machine's local time."""
+    return dt.datetime.fromtimestamp(timestamp, zone).astimezone(zone).strftime(form)
 
 
-def format_event(event: Event) -> str:
-    """One event."""
-    at = format_time(event.at, "%T")
+def format_event(event: Event, zone: dt.tzinfo | None = None) -> str:
+    """Format one event, with its local time by default."""
+    at = format_time(event.at, "%T", zone)
     return f"{at} {'!' if event.warning else ' '} {event.reason}: {event.message}"
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """RoverClient: one object for a job's whole life, embedded or on Kubernetes.
 
-Called by CLI, notebooks and components. Every method reads afresh; nothing is cached. Longer
-bodies are functions that take the Connection: in submission.py, script_jobs.py and patches.py.
+Nothing is cached. Longer bodies are functions of a Connection in submission.py, script_jobs.py and
+patches.py.
 """
 
 # Long because each public method of RoverClient has its documented arguments here; longer bodies
@@ -29,13 +29,12 @@ from rover_kf.client import explain, patches, results, settings, submission
 from rover_kf.client.connection import Connection
 from rover_kf.client.explain import Explanation
 from rover_kf.client.job_progress import Progress, carry_over, make_progress, with_final_record
-from rover_kf.client.kubeflow_client import KubeflowClient, cluster_of
 from rover_kf.client.manifests import ManifestSource, to_key
 from rover_kf.client.patches import POLL_SECONDS, SuspendResult
 from rover_kf.client.progress_display import ProgressDisplay
 from rover_kf.client.script_jobs import DryRun, dry_run_script, script_of, start
 from rover_kf.client.script_manifest import Resources, TrainingSpec, parse_replicas, unique_name
-from rover_kf.client.submission import Given
+from rover_kf.client.submission import Given, KubeflowClient, cluster_of
 from rover_kf.client.views import EventList, JobHistory, JobList, LogView
 from rover_kf.cluster.protocol import Cluster, fetch_status
 from rover_kf.doctor import Diagnosis, diagnose
@@ -610,7 +609,6 @@ class RoverClient:
     def _wait(
         self, key: JobKey, phases: Collection[str], timeout: float | None, every: float
     ) -> ObservedJob:
-        """Wait until the job's phase is one of those."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             job = self.get(key)

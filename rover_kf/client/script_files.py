@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A script with the modules beside it that it imports, as they go along to a cluster.
+"""A script with the modules of its folder that it imports, for a job on a cluster.
 
-Only imports that stand in the text are seen, wherever in it; what is loaded by a name that is made
-at run time has to be in the image.
+Only imports in the text are found; modules with computed names have to be in the image.
 """
 
 from __future__ import annotations

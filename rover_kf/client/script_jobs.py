@@ -18,7 +18,7 @@ from rover_kf.client.script_manifest import TrainingSpec
 from rover_kf.cluster.local import local_admission
 from rover_kf.injection import command
 from rover_kf.job_kinds import registry
-from rover_kf.recommender.dry_run_process import FACTORS, DryRunSpec, run_dry_run
+from rover_kf.recommender.dry_run_process import DryRunSpec, run_dry_run
 from rover_kf.recommender.profile import Profile
 
 
@@ -59,11 +59,7 @@ def dry_run_script(source: ManifestSource, options: DryRun) -> Profile:
         command=tuple(line),
         folder=pathlib.Path(local_admission.work_folder(trainer, source.folder)),
         environment=stated,
-        steps=options.steps,
-        seconds=options.seconds,
-        batch_option=options.batch_option,
-        fake=options.fake,
-        factors=FACTORS,
+        **dataclasses.asdict(options),
     )
     return run_dry_run(asked)
 

@@ -2,17 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifests on their way to the cluster: read, checked, injected, submitted.
 
-How fast a job's storage is, as runs before it have measured, is written into its policy: a pod's
-grace goes by it. As an annotation it stays with the job, so that the job is the same when it is
-patched again, by whom and whenever.
+The measured bandwidth of a job's storage becomes an annotation, since a pod's grace depends on it:
+so a later patch results in the same job.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import logging
 import os
 import pathlib
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -20,7 +22,6 @@ from rover_kf.api.cluster_capacity import Headroom, NamespaceLimits
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
 from rover_kf.client import manifests, namespace_limits
 from rover_kf.client.connection import Connection
-from rover_kf.client.kubeflow_client import Model, manifest_of
 from rover_kf.client.manifests import ManifestSource
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
@@ -32,6 +33,60 @@ from rover_kf.injection.validation import validate
 from rover_kf.job_kinds.registry import kind_of
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.recommend import recommend
+
+
+@runtime_checkable
+class KubeflowClient(Protocol):
+    """``kubeflow.training.TrainingClient``, known by its attributes: nothing is imported."""
+
+    custom_api: Any
+    namespace: str
+    job_kind: str
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A job or a part of one as kubeflow's and Kubernetes' clients have them."""
+
+    attribute_map: Mapping[str, str]
+
+
+def cluster_of(client: KubeflowClient) -> Cluster:
+    """The cluster that a kubeflow client is connected with, by the same credentials."""
+    # Only here, so that embedded work starts without loading the Kubernetes client.
+    from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster  # noqa: PLC0415
+
+    return KubernetesCluster(client.custom_api.api_client)
+
+
+def manifest_of(model: Model) -> Manifest:
+    """A model as it would be sent to the API server.
+
+    Raises:
+        InputError: it holds something that no manifest can.
+    """
+    found = _plain(model)
+    return dict(found)
+
+
+def _plain(value: object) -> Any:
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, Model):
+        fields = value.attribute_map.items()
+        found = {name: getattr(value, attribute) for attribute, name in fields}
+        return {name: _plain(item) for name, item in found.items() if item is not None}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    raise errors.InputError(
+        f"the job holds a {type(value).__name__}; allowed: plain data and models of kubeflow's or "
+        "Kubernetes' Python clients"
+    )
+
 
 BANDWIDTH_KEY = f"{names.PREFIX}checkpoint.storage-bandwidth"
 
@@ -131,8 +186,6 @@ def _limits(cluster: Cluster, namespace: str) -> NamespaceLimits:
 
 
 LOG = logging.getLogger(__name__)
-
-
 Given = Manifest | Model | pathlib.Path | str
 """A job: a mapping, a model of kubeflow's client, a path, or a text of YAML or JSON."""
 

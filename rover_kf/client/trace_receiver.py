@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sends traces to who collects them, by OpenTelemetry's own exporter over HTTP.
+"""Traces for a receiver, by OpenTelemetry's exporter over HTTP; needs the extra ``otel``.
 
-Variables are the exporter's: certificates and compression, and for a token that is not to stand on
-a command line ``OTEL_EXPORTER_OTLP_TRACES_HEADERS``, else ``OTEL_EXPORTER_OTLP_HEADERS``
-(``key=value,key=value``, values as in URLs). Needs the extra ``otel``.
+The exporter's variables hold. A token belongs into ``OTEL_EXPORTER_OTLP_TRACES_HEADERS``, else
+``OTEL_EXPORTER_OTLP_HEADERS`` (``key=value,key=value``, values as in URLs), not on a command line.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ _HEADER = re.compile(r"\s*[-!#$%&'*+.^`|~\w]+\s*=([ !#-+\--:<-\[\]-~]*)", re.ASC
 
 
 def send(spans: Sequence[ReadableSpan], endpoint: str) -> str:
-    """Send traces to a receiver's URL, which gets ``/v1/traces`` where it lacks it.
-
-    Returns:
-        What the receiver said of spans that it did not keep; empty: nothing.
+    """Send traces to a receiver's URL; return what it reported of spans that it did not keep.
 
     Raises:
         InputError: the URL, or a header, is none.

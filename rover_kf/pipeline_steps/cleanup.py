@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a pipeline's exit handler does about the jobs of its run: it ends what the run has started.
+"""The cleanup of a pipeline's exit handler: it ends the jobs that the run has started.
 
-Whoever puts it there wants nothing of the run to go on, whatever a launching step's own terms were
-(on_stop, launch.on-lease-expired): those are for a step that is stopped, this is for a run that has
-ended.
+The terms of a launching step (on_stop, launch.on-lease-expired) are for stopped steps, not for
+this.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TypeVar
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.api.jobs import JobKey
 from rover_kf.client import RoverClient
 from rover_kf.pipeline_steps.step_context import StepContext
 
@@ -51,7 +50,10 @@ def delete_run_jobs(
     until = time.monotonic() + RETRY_SECONDS
     deleted, refused = [], []
     for job in _retry(lambda: rover.list(step.namespace), until, say, pause):
-        if not _is_selected(job, step, finished=finished, say=say):
+        if job.annotations.get(names.LAUNCH_RUN_ANNOTATION) != step.run:
+            continue
+        if job.finished and not finished:
+            say(f"{job.key} is {job.phase}: left")
             continue
         try:
             _retry(lambda key=job.key: rover.delete(key), until, say, pause)  # type: ignore[misc]
@@ -69,17 +71,6 @@ def delete_run_jobs(
     return tuple(deleted)
 
 
-def _is_selected(
-    job: ObservedJob, step: StepContext, *, finished: bool, say: Callable[[str], None]
-) -> bool:
-    if job.annotations.get(names.LAUNCH_RUN_ANNOTATION) != step.run:
-        return False
-    if job.finished and not finished:
-        say(f"{job.key} is {job.phase}: left")
-        return False
-    return True
-
-
 def _retry(call: Callable[[], T], until: float, say: Callable[[str], None], pause: float) -> T:
     """Call it until the API server answers: nobody comes after the exit handler."""
     while True:
@@ -95,7 +86,6 @@ def _retry(call: Callable[[], T], until: float, say: Callable[[str], None], paus
 def _wait_deleted(
     rover: RoverClient, keys: list[JobKey], until: float, pause: float
 ) -> list[JobKey]:
-    """Those that have not ended in time."""
     left = list(keys)
     while left := [key for key in left if _exists(rover, key)]:
         if time.monotonic() > until:

@@ -1,17 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a step can see of a job, with what its rights allow.
+"""A job's status within a step's rights, and the step's log.
 
-A step may be in a namespace from which the coordinator is not to be reached. What the controller
-wrote on the job itself a window ago is then the newest that can be had. The service account of a
-stand-alone Kubeflow Pipelines (``pipeline-runner``) may do everything with jobs and nothing with
-Events. What a step does not depend on must not end it.
-
-A step seldom has the controller's history at hand (it takes an address and a certificate). The
-job's annotation, its Events and its status tell of the end and of what was done, without windows
-of throughput.
-
-A job's progress and Events are lines of the step's log, which a pipeline's page shows as they come.
+Where a namespace cannot reach the coordinator, the job's annotation is the newest status. The
+account ``pipeline-runner`` of a stand-alone Kubeflow Pipelines has no right to Events; missing
+rights must not end a step. Without the controller's history, annotation, Events and status give a
+run's record, except its windows of throughput.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.client import Progress, RoverClient
 from rover_kf.client.job_progress import carry_over
-from rover_kf.client.progress_text import format_step
+from rover_kf.client.progress_text import format_event, format_step
 from rover_kf.history import recorder
 from rover_kf.reconcilers import status_annotation
 from rover_kf.reconcilers.run_recording import new_run_record
@@ -54,7 +48,7 @@ class StepLog:
             mark = (event.reason, event.message, event.at)
             if mark not in self._logged:
                 self._logged.add(mark)
-                self._say(format_event(event))
+                self._say(format_event(event, dt.timezone.utc))
 
     def log_progress(self, now: Progress) -> None:
         """Tell where the job stands, if that has changed."""
@@ -64,12 +58,6 @@ class StepLog:
         if state != self._state or (line != self._line and late):
             self._state, self._line, self._logged_at = state, line, self._clock()
             self._say(line)
-
-
-def format_event(event: Event) -> str:
-    """One event."""
-    at = dt.datetime.fromtimestamp(event.at, tz=dt.timezone.utc).strftime("%T")
-    return f"{at} {'!' if event.warning else ' '} {event.reason}: {event.message}"
 
 
 def format_progress(now: Progress) -> str:

@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job launched, kept and waited for by a step of a pipeline.
+"""A job launched, kept and awaited by a step of a pipeline.
 
-The step may be killed at any point: started again it finds its own job by its name, and the lease
-that it has not counted on meanwhile ends a job that nobody comes back for.
+A restarted step finds its job by the name. The lease ends a job whose step does not come back.
 """
 
 from __future__ import annotations
@@ -98,7 +97,6 @@ class LaunchedJob:
 
     key: JobKey
     last: Progress
-    """The last look at it."""
 
 
 @final

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""On which terms a step launches a job, and the manifest as the job of one run; pure.
+"""The terms of a launch, and the manifest as the job of one run.
 
-The name follows from run and manifest: a step that is started again finds its own job, another
-run does not, and the iterations of a sweep, whose manifests differ, have a job each.
+The job's name follows from run and manifest: a restarted step finds its job, another run does not,
+and each iteration of a sweep has its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from rover_kf import errors
@@ -93,15 +92,5 @@ def with_launch_metadata(
             names.LAUNCH_RENEWAL_ANNOTATION: f"{step.holder} 0",
         }
     if step.owner is not None and metadata["namespace"] == step.namespace:
-        metadata["ownerReferences"] = [
-            *(metadata.get("ownerReferences") or ()),
-            _owner_reference(step),
-        ]
+        metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or ()), step.owner]
     return {**manifest, "metadata": metadata}
-
-
-def _owner_reference(step: StepContext) -> Mapping[str, str]:
-    owner = step.owner
-    assert owner is not None  # noqa: S101 - asked by the caller
-    named = {"apiVersion": owner.api_version, "kind": owner.kind}
-    return {**named, "name": owner.name, "uid": owner.uid}

@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import time
 from collections.abc import Callable
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.jobs import Event, JobKey
 from rover_kf.client import RoverClient
-from rover_kf.pipeline_steps.job_status import EventReader, format_event
+from rover_kf.client.progress_text import format_event
+from rover_kf.pipeline_steps.job_status import EventReader
 
 POLL_SECONDS = 5.0
 REPORTED_EVENTS = (
@@ -90,6 +92,7 @@ def watch_scaling(
     """
     began, told = time.monotonic(), dict[tuple[str, str, float], Event]()
     story: ScalingHistory | None = None
+    sizes: list[int] = []
     hearing = EventReader(rover, say)
     while True:
         waited = time.monotonic() - began
@@ -99,8 +102,11 @@ def watch_scaling(
                 mark = (event.reason, event.message, event.at)
                 if event.reason in REPORTED_EVENTS and mark not in told:
                     told[mark] = event
-                    say(format_event(event))
-            story = _update(story, job, tuple(told.values()))
+                    say(format_event(event, dt.timezone.utc))
+            sizes.append(job.replicas.get("worker", 0))
+            story = ScalingHistory(
+                job.key.name, min(sizes), max(sizes), sizes[-1], tuple(told.values())
+            )
             if job.finished or waited > timeout_seconds:
                 return story
         except errors.NoSuchJob as gone:
@@ -114,13 +120,3 @@ def watch_scaling(
                 raise
             say(f"looked at again in a moment: {away}")
         time.sleep(every)
-
-
-def _update(
-    history: ScalingHistory | None, job: ObservedJob, events: tuple[Event, ...]
-) -> ScalingHistory:
-    now = job.replicas.get("worker", 0)
-    if history is None:
-        return ScalingHistory(job.key.name, now, now, now, events)
-    fewest, most = min(history.min_replicas, now), max(history.max_replicas, now)
-    return ScalingHistory(job.key.name, fewest, most, now, events)

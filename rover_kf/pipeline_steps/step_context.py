@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who a pipeline's step is: its run, the Workflow that it is of, its pod.
+"""The identity of a pipeline's step: its run, its Workflow, its pod.
 
-A backend of Kubeflow Pipelines tells a step neither its Workflow nor, unless asked, its run: both
-stand on the step's own pod, which the step reads with its own rights.
+Kubeflow Pipelines passes neither; the step reads both from its own pod with its own rights.
 """
 
 from __future__ import annotations
@@ -27,16 +26,6 @@ DEFAULT_NAMESPACE = "default"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Owner:
-    """The object with which a job shall go."""
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class StepContext:
     """One attempt at one step."""
 
@@ -46,7 +35,8 @@ class StepContext:
     """This attempt: another one of the same step has another name."""
     namespace: str = DEFAULT_NAMESPACE
     """Of jobs that state none."""
-    owner: Owner | None = None
+    owner: Mapping[str, str] | None = None
+    """Reference to the object with which its jobs shall go."""
     notes: tuple[str, ...] = ()
     """What could not be found out, for the log."""
 
@@ -82,15 +72,12 @@ def from_pod(pod: Mapping[str, Any], run: str = "") -> StepContext:
     """The step whose pod that is; pure."""
     metadata = pod["metadata"]
     references = metadata.get("ownerReferences") or ()
-    owner = next((_owner(one) for one in references if one["kind"] == WORKFLOW), None)
-    of_run = run or (metadata.get("labels") or {}).get(RUN_LABEL) or (owner.uid if owner else "")
+    owner = next((one for one in references if one["kind"] == WORKFLOW), None)
+    if owner is not None:
+        owner = {key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}
+    of_run = run or (metadata.get("labels") or {}).get(RUN_LABEL) or (owner["uid"] if owner else "")
     # Of two attempts in one pod the later one has restarted more often.
     states = (pod.get("status") or {}).get("containerStatuses") or ()
     restarts = sum(int(one.get("restartCount") or 0) for one in states)
     holder = f"{metadata['name']}:{restarts}"
     return StepContext(of_run, holder, metadata["namespace"], owner)
-
-
-def _owner(reference: Mapping[str, Any]) -> Owner:
-    named = (reference["apiVersion"], reference["kind"], reference["name"], reference["uid"])
-    return Owner(*named)

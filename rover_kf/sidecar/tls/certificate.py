@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A sidecar's certificate as it is mounted: read whole, and tried out before it is used.
+"""A sidecar's certificate as it is mounted, tried out before it is used.
 
-A certificate is good if another pod that has the same files would take it. That is not computed
-here, it is tried: one end of a handshake against the other, in memory.
+A handshake in memory shows whether another pod with the same files would accept it.
 """
 
 from __future__ import annotations
@@ -154,7 +153,6 @@ def _make_server_context(chain: bytes, key: bytes) -> ssl.SSLContext:
 def _try_handshake(
     client: ssl.SSLContext, server: ssl.SSLContext, name: str
 ) -> Mapping[str, object]:
-    """What the client is shown."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     asking = client.wrap_bio(back, there, server_hostname=name)
     answering = server.wrap_bio(there, back, server_side=True)

@@ -1,15 +1,19 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""TLS of a running sidecar: follows the mounted files, so that nothing is closed when they change.
+"""The TLS of a running sidecar, which follows the mounted files without closing anything.
 
-A connection keeps what it began with. The next one gets what is right then.
+Kubelets bring a changed Secret at different moments. A pod without a new authority would refuse a
+certificate of it, and a pod without the old one the reverse. So a new authority is trusted at once,
+but shown only when every pod has had the time to get it; an old one stays trusted as long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
+import math
 import pathlib
 import ssl
 from collections.abc import Callable
@@ -20,11 +24,64 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.tasks import run_forever
-from rover_kf.sidecar.tls import certificate, rotation
+from rover_kf.sidecar.tls import certificate
 from rover_kf.sidecar.tls.certificate import Certificate
-from rover_kf.sidecar.tls.rotation import Rotation
 from rover_kf.system import tls
 from rover_kf.system.steady_clock import MonotonicWallClock
+
+SPREAD_SECONDS = 180.0
+"""Within which all kubelets bring a changed Secret: they look each minute, and cache."""
+KEPT_SECONDS = 600.0
+"""For which an unmounted authority is trusted: others may show it SPREAD_SECONDS longer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trusted:
+    """An authority."""
+
+    authority: str
+    """PEM."""
+    since: float
+    """Unix seconds at which it was first seen."""
+    until: float = math.inf
+    """At which it is forgotten."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rotation:
+    """Where it has got to; a value."""
+
+    shown: Certificate
+    trusted: tuple[Trusted, ...]
+
+    @property
+    def authorities(self) -> str:
+        """PEM of all that are trusted."""
+        return "\n".join(one.authority for one in self.trusted)
+
+
+def start_rotation(certificate: Certificate) -> Rotation:
+    """What a sidecar that starts has: nothing was shown by it before."""
+    return Rotation(certificate, tuple(Trusted(one, -math.inf) for one in certificate.authorities))
+
+
+def advance_rotation(rotation: Rotation, certificate: Certificate, now: float) -> Rotation:
+    """Follow the newest valid certificate at a Unix time; the same one again changes nothing."""
+    mounted = set(certificate.authorities)
+    known = {one.authority for one in rotation.trusted}
+    forgotten = now + KEPT_SECONDS
+    trusted = [
+        dataclasses.replace(
+            one, until=math.inf if one.authority in mounted else min(one.until, forgotten)
+        )
+        for one in rotation.trusted
+    ]
+    trusted += [Trusted(one, now) for one in certificate.authorities if one not in known]
+    kept = tuple(one for one in trusted if one.until > now)
+    newest = max(one.since for one in kept if one.authority in mounted)
+    ready = now >= newest + SPREAD_SECONDS or rotation.shown.not_after <= now
+    return Rotation(certificate if ready else rotation.shown, kept)
+
 
 _log = logging.getLogger(__name__)
 
@@ -67,11 +124,7 @@ class ReloadingTls:
         return self._rotation.shown.not_after if self._rotation else 0.0
 
     async def start(self, stopped: asyncio.Event) -> bool:
-        """Wait for a certificate that fits: nothing is served or requested without one.
-
-        Returns:
-            Whether there is one.
-        """
+        """Wait for a certificate that fits, without which nothing is served or requested."""
         while not self.reload():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stopped.wait(), RELOAD_SECONDS)
@@ -99,7 +152,7 @@ class ReloadingTls:
         if self._certificate is None:
             return False
         before, found = self._rotation, self._certificate
-        after = rotation.advance(before, found, now) if before else rotation.start(found)
+        after = advance_rotation(before, found, now) if before else start_rotation(found)
         self._rotation = after
         self._apply(before, after)
         if after.shown.expires_soon(now):

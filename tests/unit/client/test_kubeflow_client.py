@@ -16,7 +16,7 @@ from local_jobs import job, replica
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.client import RoverClient, kubeflow_client, manifests, settings
+from rover_kf.client import RoverClient, manifests, settings, submission
 from tests.support.faults import api_stand_in
 from tests.support.jobs.job_manifests import make_job
 
@@ -49,7 +49,7 @@ def test_a_model_is_the_manifest_that_kubeflow_would_send(told):
     """Field by field what kubeflow's own client makes of it; and it can be patched."""
     model = _model()
     sent = kubernetes.client.ApiClient().sanitize_for_serialization(model)
-    assert kubeflow_client.manifest_of(model) == sent
+    assert submission.manifest_of(model) == sent
     with RoverClient(config=told) as rover:
         patched = rover.patch(model).manifest
     assert patched["metadata"]["labels"]["rover-kf.io/inject"] == "true"
@@ -59,11 +59,11 @@ def test_what_is_no_manifest_is_refused():
     """A model that holds anything else is refused with the type."""
     model = _model()
     model.metadata.creation_timestamp = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
-    told = kubeflow_client.manifest_of(model)["metadata"]["creationTimestamp"]
+    told = submission.manifest_of(model)["metadata"]["creationTimestamp"]
     assert told == "2026-01-01T00:00:00+00:00"
     model.metadata.annotations = {"key": object()}
     with pytest.raises(errors.InputError, match="holds a object; allowed"):
-        kubeflow_client.manifest_of(model)
+        submission.manifest_of(model)
 
 
 def test_a_training_client_lends_its_connection(told):

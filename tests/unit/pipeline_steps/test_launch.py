@@ -20,7 +20,7 @@ from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
 from rover_kf.pipeline_steps import cleanup, job_status, launch_options, scaling_watch
 from rover_kf.pipeline_steps.launch import JobLauncher
 from rover_kf.pipeline_steps.launch_options import LaunchOptions
-from rover_kf.pipeline_steps.step_context import Owner, StepContext
+from rover_kf.pipeline_steps.step_context import StepContext
 from rover_kf.reconcilers import status_annotation
 from rover_kf.reconcilers.status_annotation import JobStatus, LauncherState
 from tests.support.faults.api_stand_in import failure, serving
@@ -29,7 +29,12 @@ from tests.support.waiting import eventually
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 PODS = "/api/v1/namespaces/team/pods"
-OWNER = Owner("argoproj.io/v1alpha1", "Workflow", "run-abc", "uid-w")
+OWNER = {
+    "apiVersion": "argoproj.io/v1alpha1",
+    "kind": "Workflow",
+    "name": "run-abc",
+    "uid": "uid-w",
+}
 STEP = StepContext("run-1", "launch-1:0", "team", OWNER)
 
 

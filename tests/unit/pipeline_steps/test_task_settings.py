@@ -8,7 +8,7 @@ import copy
 
 from rover_kf.api import names
 from rover_kf.pipeline_steps import manifest_changes, step_context
-from rover_kf.pipeline_steps.step_context import Owner, StepContext
+from rover_kf.pipeline_steps.step_context import StepContext
 
 
 def manifest():
@@ -83,8 +83,7 @@ def test_a_step_is_known_by_its_pod():
         },
         "status": {"containerStatuses": [{"name": "main", "restartCount": 1}, {"name": "wait"}]},
     }
-    known = Owner("argoproj.io/v1alpha1", "Workflow", "w", "u")
-    assert step_context.from_pod(pod) == StepContext("run-1", "w-launch-1:1", "team", known)
+    assert step_context.from_pod(pod) == StepContext("run-1", "w-launch-1:1", "team", owner)
     assert step_context.from_pod(pod, "run-2").run == "run-2"
     del pod["metadata"]["labels"], pod["status"]
     assert step_context.from_pod(pod).run == "u", "the Workflow's, where the backend says no other"

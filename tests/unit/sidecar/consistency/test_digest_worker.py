@@ -24,7 +24,7 @@ from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.snapshot import Entry
 from rover_kf.checkpoint.format.tensor_layout import LAYOUT_KEY, TensorLayout
 from rover_kf.coordinator.replica_comparison import ReplicaComparison
-from rover_kf.sidecar.consistency import tensor_digests
+from rover_kf.sidecar.consistency import digest_worker
 from rover_kf.sidecar.http.app import make_application
 from tests.support.pods import checkpoint_pod
 from tests.support.states import identities
@@ -68,9 +68,9 @@ def test_what_all_ranks_hold_alike_is_summed(tmp_path):
     for rank in range(2):
         content = form.bytes_of(1, 1, rank)
         arena = _arena(tmp_path / str(rank), content)
-        found.append(tensor_digests.digest_slot(arena, _save(arena, 1, content)))
+        found.append(digest_worker.digest_slot(arena, _save(arena, 1, content)))
         tensors = form.tensors(1, 1, rank)
-    assert len(tensors["large"]) > 2 * tensor_digests.PINNED_BYTES
+    assert len(tensors["large"]) > 2 * digest_worker.PINNED_BYTES
     facts = {"large": "F64 (40000, 128)", "small": "F32 (10,)"}
     assert found[0] == found[1]
     assert {item.name: item.checksum for item in found[0]} == {
@@ -84,7 +84,7 @@ def test_a_save_that_wants_the_slot_has_it(tmp_path):
     arena = _arena(tmp_path, content, Interrupted)
     arena.content = content
     with pytest.raises(errors.CorruptSnapshot, match="step 1 of round 1 is no longer in slot"):
-        tensor_digests.digest_slot(arena, _save(Arena(arena.directory), 1, content))
+        digest_worker.digest_slot(arena, _save(Arena(arena.directory), 1, content))
     assert [seal.state.step for seal in arena.sealed()] == [3, 2]
 
 
@@ -94,7 +94,7 @@ def test_states_that_need_not_be_alike_are_not_compared(tmp_path):
         form = Form(kind, all_rows=10)
         names_ = [
             p.entry.name
-            for p in tensor_digests.comparable_tensors(snapshot.read(form.bytes_of(1, 1, 0)))
+            for p in digest_worker.comparable_tensors(snapshot.read(form.bytes_of(1, 1, 0)))
         ]
         assert names_ == (["small"] if kind == "sharded" else [])
     for alike in (True, False):
@@ -102,7 +102,7 @@ def test_states_that_need_not_be_alike_are_not_compared(tmp_path):
         layout = snapshot.plan([Entry("own", "U8", (4,), 1), Entry("w", "U8", (4,), 1)], metadata)
         content = snapshot.header(layout, metadata) + bytes(8)
         arena = _arena(tmp_path / str(alike), content)
-        found = tensor_digests.digest_slot(arena, _save(arena, 1, content))
+        found = digest_worker.digest_slot(arena, _save(arena, 1, content))
         assert [item.name for item in found] == (["w"] if alike else [])
 
 
