@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that every training process is forked from, with torch loaded where it is used.
 
-The agent starts it once a pod, by nursery.py, and speaks to it over a SOCK_SEQPACKET pair: one JSON
-object a message. It stays single-threaded and never initialises CUDA, so that a fork of it is a
-fresh start but for the imports. A round's store and the count of accelerators need threads or
-CUDA: each has a child of its own. Every child, and this process itself, dies with its parent
+zygote_client.py starts it once a pod, for the agent, and speaks to it over a SOCK_SEQPACKET pair:
+one JSON object a message. It stays single-threaded and never initialises CUDA, so that a fork of
+it is a fresh start but for the imports. A round's store and the count of accelerators need threads
+or CUDA: each has a child of its own. Every child, and this process itself, dies with its parent
 (PR_SET_PDEATHSIG): a killed launcher leaves nothing behind.
 
     agent → zygote   {"do": "spawn", "place": {…}, "launch": {…}}    {"do": "kill", "signal": 9}
@@ -17,7 +17,7 @@ CUDA: each has a child of its own. Every child, and this process itself, dies wi
                      {"event": "ended", "pid": 7, "code": 1}    (a store or a count)
                      {"event": "count", "gpu": 0, "cpu": 2}
                      {"event": "exited", "local_rank": 0, "code": -9}
-                     {"event": "checked", "local_rank": 0, …}       (measure.py)
+                     {"event": "checked", "local_rank": 0, …}       (node_check/worker.py)
 
 A descriptor that comes with "spawn" becomes the training process's stderr. A store that was asked
 for while torch was loaded opens before the rest is.
@@ -214,7 +214,7 @@ def report_device_counts(control: socket.socket) -> None:
 
 
 def main(control_fd: int) -> None:
-    """Load what is slow, then serve; called in a process of its own by nursery.py."""
+    """Load what is slow, then serve; called in a process of its own by zygote_client.py."""
     begun = time.monotonic()
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

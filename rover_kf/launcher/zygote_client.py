@@ -66,7 +66,7 @@ class CheckMeasured:
     """A process has measured."""
 
     result: Mapping[str, Any]
-    """What measure.py found."""
+    """What node_check/worker.py found."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
