@@ -260,6 +260,8 @@ class PersistOrder:
     """As it will be stored; None: nothing new was named in time."""
     in_progress: bool = False
     """What was named before is neither committed nor given up yet."""
+    upcoming: bool = False
+    """No rank had sealed the state when it was named: the first one from it on is meant."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

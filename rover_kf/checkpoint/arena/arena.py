@@ -156,7 +156,8 @@ class Arena:
         """Take a slot to write into and clear its record.
 
         The newest sealed slot is taken only if the other one is sealed, too, and pinned: then a
-        crash in mid-copy falls back to the pinned step. Otherwise waits until a pin is gone.
+        crash in mid-copy falls back to the pinned step. Otherwise waits until a pin is gone. A slot
+        that a pin request means counts as pinned.
 
         Args:
             only: take this slot, whatever it holds; None: as said above.
@@ -219,7 +220,12 @@ class Arena:
         if not sealed:
             return SLOTS
         other = 1 - sealed[0].slot
-        return (other, sealed[0].slot) if len(sealed) == len(SLOTS) else (other,)
+        slots = (other, sealed[0].slot) if len(sealed) == len(SLOTS) else (other,)
+        request = self.record.read_pin_request()
+        if request is None or time.monotonic() > request.deadline:
+            return slots
+        spared = request.select(sealed)
+        return tuple(slot for slot in slots if spared is None or slot != spared.slot)
 
     def _clear(self, slot: int, descriptor: int) -> SlotWrite:
         known = [seal.sequence for seal in self.record.read() if seal is not None]

@@ -6,7 +6,9 @@ The writer of a slot (trainer, or sidecar at restore) clears the record, copies,
 A record carries its own CRC, so a torn one counts as cleared. A cleared record keeps its sequence
 number: numbers never repeat, so a checksum that was computed for one seal cannot be taken for
 another's. Beside each record the sidecar leaves the CRC-32C that it computed for it, for the
-sidecar that comes after a crash. Standard library only: it enters the user's image.
+sidecar that comes after a crash. Once for both slots there is a pin request: the sidecar names a
+state that is yet to come, and saves spare the first slot from that state on until it is pinned.
+Standard library only: it enters the user's image.
 
 Memory order: readers and writers hold the slot's flock while they touch its bytes, and taking or
 dropping a lock is a barrier on every machine; the record itself is read and written by system call.
@@ -19,6 +21,7 @@ import os
 import pathlib
 import struct
 import zlib
+from collections.abc import Sequence
 
 from rover_kf.api.states import NO_STATE, RoundId, State
 from rover_kf.system import shared_volume
@@ -27,11 +30,13 @@ SLOTS = (0, 1)
 
 _MAGIC, _VERSION = b"ROVERSL1", 2
 _CHECKSUM_MAGIC = b"ROVERCRC"
+_PIN_MAGIC = b"ROVERPIN"
 _SEALED, _REPLICATED, _PIECES = 1, 2, 4
 _RECORD = struct.Struct("<8sHHIQQQIIQQI")
 _CHECKSUM_RECORD = struct.Struct("<8sIIQ")
+_PIN_RECORD = struct.Struct("<8sQQQQd")
 _CRC = struct.Struct("<I")
-_STRIDE, _CHECKSUM_OFFSET = 512, 256
+_STRIDE, _CHECKSUM_OFFSET, _PIN_OFFSET = 512, 256, 384
 CONTROL_BYTES = _STRIDE * len(SLOTS)
 """Size of a control file."""
 
@@ -54,6 +59,20 @@ class Seal:
     """This slot alone has all that any rank needs."""
     pieces: bool = False
     """All ranks' slots together have what a world of any size needs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PinRequest:
+    """A request to spare the first slot that is sealed with a state or a later one."""
+
+    state: State
+    deadline: float
+    """Monotonic seconds, after which saves no longer heed it: its sidecar may have been killed."""
+
+    def select(self, seals: Sequence[Seal]) -> Seal | None:
+        """The slot to spare, of those that are sealed; None: there is none yet."""
+        meant = (seal for seal in seals if seal.state >= self.state)
+        return min(meant, key=lambda seal: seal.sequence, default=None)
 
 
 class SlotRecord:
@@ -109,6 +128,32 @@ class SlotRecord:
         self._write_bytes(
             body + _CRC.pack(zlib.crc32(body)), seal.slot * _STRIDE + _CHECKSUM_OFFSET
         )
+
+    def read_pin_request(self) -> PinRequest | None:
+        """The pin request; None if there is none."""
+        data = self._read_bytes()[_PIN_OFFSET:]
+        end = _PIN_RECORD.size
+        body, crc = data[:end], data[end : end + _CRC.size]
+        if len(body) < end or crc != _CRC.pack(zlib.crc32(body)):
+            return None
+        _, generation, number, step, save, deadline = _PIN_RECORD.unpack(body)
+        return PinRequest(State(RoundId(generation, number), step, save), deadline)
+
+    def write_pin_request(self, request: PinRequest | None) -> None:
+        """Write the pin request, or clear it; only the pod's sidecar does.
+
+        Raises:
+            OSError: the control file cannot be written.
+        """
+        data = bytes(_PIN_RECORD.size + _CRC.size)
+        if request is not None:
+            state = request.state
+            body = _PIN_RECORD.pack(
+                _PIN_MAGIC, state.round.generation, state.round.number, state.step, state.save,
+                request.deadline,
+            )  # fmt: skip
+            data = body + _CRC.pack(zlib.crc32(body))
+        self._write_bytes(data, _PIN_OFFSET)
 
     def _read_bytes(self) -> bytes:
         try:

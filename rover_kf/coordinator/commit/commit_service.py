@@ -44,7 +44,7 @@ from rover_kf.coordinator.commit.committer import Committer
 from rover_kf.coordinator.commit.persist_scheduler import PersistScheduler
 from rover_kf.coordinator.commit.sealed_steps import SavingRanks, SealedSteps
 from rover_kf.coordinator.commit.storage_scan import StorageScan
-from rover_kf.coordinator.commit.undurable import UndurableState
+from rover_kf.coordinator.commit.undurable import OverduePersist, UndurableState
 from rover_kf.coordinator.replica_comparison import ReplicaComparison
 from rover_kf.coordinator.replication.peer_copy import PeerCopyClient
 from rover_kf.coordinator.replication.scheduler import ReplicationScheduler
@@ -103,6 +103,7 @@ class CommitService:
         self._poll, self._answering = LongPoll(), asyncio.Lock()
         self._committer = Committer(settings, events, storage, self._on_committed)
         self._undurable = UndurableState(self._sealed_steps, self._committer)
+        self._overdue = OverduePersist(settings.persist_seconds)
 
     @property
     def sealed_step(self) -> int | None:
@@ -167,6 +168,7 @@ class CommitService:
 
     def _on_committed(self, state: State) -> None:
         self._scheduler.on_committed(state)
+        self._overdue.on_committed()
         self._poll.notify()
 
     def routes(self) -> list[web.RouteDef]:
@@ -215,7 +217,11 @@ class CommitService:
 
     async def _on_durable(self, request: web.Request) -> web.Response:
         durable = await read(request, RankPersisted)
-        return reply(await self._committer.on_rank_durable(durable))
+        accepted = await self._committer.on_rank_durable(durable)
+        if accepted.done:
+            self._scheduler.on_rank_persisted(durable.state)
+            self._poll.notify()
+        return reply(accepted)
 
     async def _on_resolve(self, request: web.Request) -> web.Response:
         found = await self._barrier.wait(await read(request, RestoreStepRequest))
@@ -245,6 +251,8 @@ class CommitService:
         self._poll.notify()
         if aborted.pause_seconds:
             await self._committer.on_abort(aborted)
+        elif overdue := self._overdue.on_aborted(aborted, now):
+            self._warn(overdue)
         return reply(Ack())
 
     async def _on_left(self, request: web.Request) -> web.Response:

@@ -4,14 +4,26 @@
 
 A step is named once every rank has sealed it, and the next one only when that one is committed or
 given up: ranks that finish at different times must not go on to different steps.
+
+Saves may follow each other quicker than an order travels. Every named state is overwritten then
+before it is pinned. After two such give-ups the scheduler names a state that is yet to come. Each
+rank pins its first state from that one on. All ranks save the same states, so they pin the same.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from rover_kf.api.checkpoints import PersistOrder, PersistOrderRequest
 from rover_kf.api.states import NO_STATE, State
+
+_TRIES = 2
+"""Orders that may come too late before a state that is yet to come is named."""
+_PROMPT_TRIES = 12
+"""Orders that may come too late before the policy's pace is kept between them."""
+_LEAD_SECONDS, _MAX_LEAD_SECONDS = 0.25, 4.0
+"""How long an order may travel at first, and at most; it doubles with each one that is late."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,6 +42,8 @@ class PersistScheduler:
     persist_steps: int = 0
     current: State | None = None
     """Under way."""
+    upcoming: State | None = None
+    """What current is as long as no rank has reported its first state from that one on."""
     keep_every: int = 0
     """A step that it divides stays on storage for good, so that it is named whatever the pace; 0:
     none."""
@@ -40,6 +54,14 @@ class PersistScheduler:
     """Named last; None: whatever comes next is far enough from it."""
     _aborted: State | None = None
     """Given up last: it keeps the pause."""
+    _first: State | None = None
+    """What upcoming was, until the order ends."""
+    _late: int = 0
+    """Orders since the last commit that came after the state was overwritten."""
+    _overwritten: State | None = None
+    """Sealed last of those that were overwritten: nobody has it any more."""
+    _reference: tuple[State, float] | None = None
+    """Sealed when the last order was given, and monotonic seconds: the pace of saves."""
 
     def on_sealed(self, state: State) -> None:
         """Every rank has this state in memory."""
@@ -53,14 +75,28 @@ class PersistScheduler:
             copying: the step that peers copy. Its slots are pinned; to pin the others as well
                 would stop training's saves, so no other step is named meanwhile.
         """
-        new = self._sealed is not None and self._sealed > self._finished
-        free = self.current is None and copying in (None, self._sealed)
+        sealed = self._sealed
+        if sealed is None or sealed <= self._finished or sealed == self._overwritten:
+            return self.current
+        is_late = self._late >= _TRIES and self._late % 2 == 0
+        free = self.current is None and copying in (None, None if is_late else sealed)
         in_pace = now >= self._not_before and not self._is_too_soon()
-        if new and free and (in_pace or self._is_kept_step()):
-            self.current = self._last = self._sealed
+        if free and (in_pace or self._is_kept_step()):
+            # Every other time: saves may have become slow, and the state never come.
+            self.upcoming = self._first = self._next_upcoming(sealed, now) if is_late else None
+            self.current = self._last = self.upcoming or sealed
+            self._reference = sealed, now
             self.number += 1
             self._not_before = now + self.persist_seconds
         return self.current
+
+    def _next_upcoming(self, sealed: State, now: float) -> State:
+        """A state that every rank's sidecar hears of before the rank seals it."""
+        before, then = self._reference or (sealed, now)
+        steps = sealed.step - before.step if before.round == sealed.round else 0
+        rate = max(steps, 0) / (now - then) if now > then else 0.0
+        lead = min(_LEAD_SECONDS * 2 ** ((self._late - _TRIES) // 2), _MAX_LEAD_SECONDS)
+        return State(sealed.round, sealed.step + 1 + math.ceil(rate * lead))
 
     def next_order(
         self, request: PersistOrderRequest, now: float, *, copying: State | None
@@ -74,7 +110,7 @@ class PersistScheduler:
         """
         named = self.due(now, copying=copying)
         if named is not None and self.number != request.after:
-            return PersistOrder(self.number, named)
+            return PersistOrder(self.number, named, upcoming=self.upcoming is not None)
         return PersistOrder(request.after, None) if request.pins_slots and named is None else None
 
     def expedite(self, state: State | None = None) -> None:
@@ -84,14 +120,33 @@ class PersistScheduler:
             state: that somebody waits for; nothing changes if it or a newer one is under way.
                 None: whatever comes next.
         """
+        if state is not None and self.upcoming is not None and state < self.upcoming:
+            # Whoever waits may save nothing meanwhile.
+            self._end_order()
+            self._late = 1
         if state is None or self.current is None or self.current < state:
             self._not_before, self._last = 0.0, None
+
+    def on_rank_persisted(self, state: State) -> None:
+        """A rank's file of a state is on storage.
+
+        Ranks that pinned different states for one order save different ones: it is given up.
+        """
+        if self._first is None or state < self._first:
+            return
+        if self.upcoming is not None:
+            self.current, self.upcoming = state, None
+        elif self.current != state:
+            self._end_order()
+            self._late += 1
 
     def on_committed(self, state: State) -> None:
         """The state is on storage, and with it every older one that was named."""
         self._finished = max(state, self._finished)
         if self.current is not None and self.current <= state:
-            self.current = None
+            # An order that came in time by its lead gets a shorter one next.
+            self._late = max(self._late - 2, _TRIES) if self._first else 0
+            self._end_order()
 
     def aborted(self, state: State, *, now: float, pause: float) -> None:
         """A rank could not persist the step; another is named after the pause.
@@ -101,10 +156,19 @@ class PersistScheduler:
             now: monotonic seconds.
             pause: seconds.
         """
-        if self.current == state:
-            self.current = self._last = None
-            self._aborted = state
+        is_upcoming = self._first is not None and state >= self._first
+        if self.current is None or not (self.current == state or is_upcoming):
+            return
+        self._end_order()
+        self._last, self._aborted = None, state
+        if pause:
             self._not_before = max(self._not_before, now + pause)
+            return
+        if not is_upcoming:
+            self._overwritten = state
+        self._late += 1
+        if self._late <= _PROMPT_TRIES:
+            self._not_before = now
 
     def _is_too_soon(self) -> bool:
         """Whether the newest step is too close behind the last one; a job may have gone back."""
@@ -119,4 +183,9 @@ class PersistScheduler:
 
     def restart(self) -> None:
         """A new round: what was sealed before is given up or will be sealed again."""
-        self.current = self._sealed = None
+        self._end_order()
+        self._sealed = self._overwritten = self._reference = None
+        self._late = 0
+
+    def _end_order(self) -> None:
+        self.current = self.upcoming = self._first = None

@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What can never become durable: of it no wait brings a checkpoint, and no restart another one.
+"""What never becomes durable, or has not for long.
+
+Of the former no wait brings a checkpoint, and no restart another one.
 
 A job whose processes have all ended with 0 has still failed where its newest state is of that kind:
 its pods would wait, end, and train again for the same end.
@@ -10,12 +12,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rover_kf.api.checkpoints import PodEnded
+from rover_kf.api.checkpoints import PersistAborted, PodEnded
 from rover_kf.api.membership import Round
 from rover_kf.api.states import State
 from rover_kf.checkpoint import rank_ranges
 from rover_kf.coordinator.commit.committer import Committer
 from rover_kf.coordinator.commit.sealed_steps import SealedSteps
+
+_OVERDUE_SECONDS, _OVERDUE_PACES = 60.0, 3
+"""Without a commit, and at least so many times the pace of persists."""
+
+
+class OverduePersist:
+    """A watch on attempts to persist that are all given up; one per coordinator.
+
+    Args:
+        persist_seconds: least time between two persists.
+    """
+
+    def __init__(self, persist_seconds: float) -> None:
+        self._seconds = max(_OVERDUE_SECONDS, _OVERDUE_PACES * persist_seconds)
+        self._attempts, self._since, self._reported = 0, 0.0, False
+
+    def on_committed(self) -> None:
+        """A state is durable from now on."""
+        self._attempts, self._reported = 0, False
+
+    def on_aborted(self, aborted: PersistAborted, now: float) -> str:
+        """Take an attempt that storage has no part in; return the warning that is due.
+
+        There is one until the next commit.
+
+        Args:
+            aborted: by a rank.
+            now: monotonic seconds.
+        """
+        self._since = self._since if self._attempts else now
+        self._attempts += 1
+        seconds = now - self._since
+        if self._reported or seconds < self._seconds:
+            return ""
+        self._reported = True
+        return (
+            f"no step has become durable for {seconds:.0f} s: {self._attempts} attempts were given "
+            f"up, the last one of {aborted.state} by rank {aborted.rank}: {aborted.reason}. If "
+            "saves are that frequent, save less often (checkpoint.every)"
+        )
 
 
 class UndurableState:

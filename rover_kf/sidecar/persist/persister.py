@@ -10,11 +10,10 @@ and a pause; checkpoints in memory go on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -31,6 +30,7 @@ from rover_kf.api.status import Ack
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.sidecar.interfaces import EventRecorder, PeerClient
 from rover_kf.sidecar.persist.job_storage import JobStorage
+from rover_kf.sidecar.persist.order_pins import OrderPins
 from rover_kf.sidecar.persist.rank_file import write_rank_file
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots.rank_assignments import RankAssignment
@@ -91,19 +91,25 @@ class Persister:
         """
         named = PersistOrder(0, None)
         while True:
-            with contextlib.ExitStack() as pins:
-                ranks = await asyncio.to_thread(self._slots.local_ranks)
-                if not all(self._pin(pins, rank, named.state) for rank in ranks):
-                    pins.close()  # It cannot become whole.
-                writing = self._persist_all(ranks, named)
+            ranks = await asyncio.to_thread(self._slots.local_ranks)
+            with OrderPins(self._slots, ranks) as pins:
+                if not named.upcoming:
+                    pins.pin(named.state)
+                writing = self._persist_all(pins, named)
                 _, named = await asyncio.gather(writing, self._wait_finished(named, pins))
 
-    async def _persist_all(self, ranks: Sequence[int], named: PersistOrder) -> None:
-        if named.state is not None:
-            for local_rank in ranks:
-                await self._persist_scheduled(local_rank, named.state)
+    async def _persist_all(self, pins: OrderPins, named: PersistOrder) -> None:
+        state = named.state
+        if state is not None and named.upcoming:
+            reason = await pins.wait_sealed(state)
+            if reason:
+                await self._report_abort(pins.local_ranks[0], state, reason, 0.0)
+            state = pins.pinned
+        if state is not None:
+            for local_rank in pins.local_ranks:
+                await self._persist_scheduled(local_rank, state)
 
-    async def _wait_finished(self, named: PersistOrder, pins: contextlib.ExitStack) -> PersistOrder:
+    async def _wait_finished(self, named: PersistOrder, pins: OrderPins) -> PersistOrder:
         """Let go of the slots when the step is finished, written here or not; what is next."""
         named = await self._next_scheduled(named)
         while named.in_progress:
@@ -124,22 +130,6 @@ class Persister:
             await asyncio.sleep(_RETRY_SECONDS)
             return PersistOrder(current.number, None)
 
-    def _pin(self, pins: contextlib.ExitStack, local_rank: int, state: State | None) -> bool:
-        arena = self._slots.arena(local_rank)
-        for seal in arena.sealed():
-            if self._stored_as(local_rank, seal) == state:
-                try:
-                    pins.enter_context(arena.pin(seal))
-                except errors.CorruptSnapshot:
-                    return False
-                return True
-        return False
-
-    def _stored_as(self, local_rank: int, seal: Seal) -> State:
-        """The name under which the running round stores it."""
-        known = self._slots.assignments.get(local_rank)
-        return seal.state.restored_in(known.round) if known else seal.state
-
     async def flush(self) -> Ack:
         """Make the newest sealed step of every local rank durable; says why if it could not.
 
@@ -153,7 +143,9 @@ class Persister:
             await self._report_ended(held)
             if not held:
                 return Ack(reason="nothing was saved")
-            newest = max(self._stored_as(local_rank, seal) for local_rank, seal in held.items())
+            newest = max(
+                self._slots.stored_as(local_rank, seal) for local_rank, seal in held.items()
+            )
             for local_rank, seal in held.items():
                 refused = await self._flush_rank(local_rank, seal, deadline)
                 if refused:
@@ -165,7 +157,7 @@ class Persister:
 
     async def _report_ended(self, held: Mapping[int, Seal]) -> None:
         """What is not in this pod's slots now is not waited for."""
-        states = {str(rank): self._stored_as(rank, seal) for rank, seal in held.items()}
+        states = {str(rank): self._slots.stored_as(rank, seal) for rank, seal in held.items()}
         told = PodEnded(self._settings.pod, states)
         asked = self._peers.call_coordinator(names.PATH_COMMIT_LEFT, told, Ack)
         try:
@@ -207,7 +199,7 @@ class Persister:
                 refused, by_storage = str(error), isinstance(error, (errors.StorageError, OSError))
             if not by_storage or time.monotonic() >= deadline:
                 return refused
-            if (await self.wait_durable(self._stored_as(local_rank, seal), 0.0)).done:
+            if (await self.wait_durable(self._slots.stored_as(local_rank, seal), 0.0)).done:
                 return refused
             await asyncio.sleep(_STORAGE_RETRY_SECONDS)
 
@@ -235,7 +227,7 @@ class Persister:
         known = self._slots.assignments.get(local_rank)
         # The newest first: both worlds' parts of one state may be here after a change of size.
         seals = self._slots.arena(local_rank).sealed()
-        seal = next((s for s in seals if self._stored_as(local_rank, s) == state), None)
+        seal = next((s for s in seals if self._slots.stored_as(local_rank, s) == state), None)
         if seal is None:
             reason = f"newer ones replaced it: {', '.join(str(s.state) for s in seals)}"
         elif known is not None and known.round > state.round:

@@ -123,10 +123,14 @@ class PodSlots:
 
     def newest_stored_as(self, local_rank: int) -> State | None:
         """The newest state of a local rank, under the name that its round stores it by."""
-        known = self.assignments.get(local_rank)
         for seal in self.arena(local_rank).sealed()[:1]:
-            return seal.state.restored_in(known.round) if known else seal.state
+            return self.stored_as(local_rank, seal)
         return None
+
+    def stored_as(self, local_rank: int, seal: Seal) -> State:
+        """The name under which the running round stores a slot."""
+        known = self.assignments.get(local_rank)
+        return seal.state.restored_in(known.round) if known else seal.state
 
     def checksum(self, arena_name: int | str, seal: Seal) -> int:
         """CRC-32C of a sealed slot, computed once a seal.

@@ -9,13 +9,14 @@ import fcntl
 import os
 import stat
 import threading
+import time
 
 import pytest
 
 from rover_kf import errors
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
-from rover_kf.checkpoint.arena.slot_record import Seal, SlotRecord
+from rover_kf.checkpoint.arena.slot_record import PinRequest, Seal, SlotRecord
 from tests.support.states import identities
 from tests.support.waiting import eventually
 
@@ -65,6 +66,24 @@ def test_a_pinned_step_is_not_overwritten_and_saving_goes_on(arena):
         assert os.pread(pin.descriptor, 3, 0) == b"one"
         assert arena.sealed() == (fourth, first)
     assert _seal(arena, 5).slot == first.slot
+
+
+def test_saves_spare_the_first_step_that_a_pin_request_names(arena):
+    """Steps 5 and later go over each other beside step 4, until the request is over."""
+    for step in (1, 2):
+        _seal(arena, step)
+    arena.record.write_pin_request(PinRequest(identities.state(3), time.monotonic() + 600))
+    seals = {step: _seal(arena, step) for step in (4, 5, 6, 7)}
+    assert arena.sealed() == (seals[7], seals[4])
+    arena.record.write_pin_request(PinRequest(identities.state(3), time.monotonic() - 1))
+    last = _seal(arena, 8)
+    assert arena.sealed() == (last, seals[7])
+    arena.record.write_pin_request(PinRequest(identities.state(9), time.monotonic() + 600))
+    arena.record.write_pin_request(None)
+    assert arena.record.read_pin_request() is None
+    for step in (9, 10, 11):
+        _seal(arena, step)
+    assert [seal.state.step for seal in arena.sealed()] == [11, 10]
 
 
 def test_the_only_sealed_step_is_never_overwritten(arena):

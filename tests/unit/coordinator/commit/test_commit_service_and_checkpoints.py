@@ -585,7 +585,11 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
             await coordinator.ask(
                 names.PATH_COMMIT_GIVEN_UP,
                 PersistAborted(
-                    pod="p", rank=1, reason="the disk is full", state=identities.state(10)
+                    pod="p",
+                    rank=1,
+                    reason="the disk is full",
+                    state=identities.state(10),
+                    pause_seconds=5.0,
                 ),
             )
             poll = PersistOrderRequest(1, 0.0)
@@ -612,10 +616,13 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
                 pod="p", rank=1, reason="newer steps replaced it", state=identities.state(20)
             )
             await coordinator.ask(names.PATH_COMMIT_GIVEN_UP, replaced)
+            for rank in (0, 1):
+                newer = dataclasses.replace(sealed, rank=rank, state=identities.state(30))
+                await coordinator.ask(names.PATH_COMMIT_SEALED, newer)
             poll = PersistOrderRequest(2, 30.0)
             assert (
                 await coordinator.ask(names.PATH_COMMIT_NAMED, poll, PersistOrder)
-            ).state.step == 20
+            ).state.step == 30
             waiting.cancel()
 
     asyncio.run(scene())

@@ -162,3 +162,75 @@ def test_who_keeps_a_steps_slots_hears_that_it_is_finished():
         assert naming.next_order(holding, 9.0, copying=None) == PersistOrder(
             9, identities.state(20, 2)
         )
+
+
+def _late_twice(naming: PersistScheduler) -> None:
+    """Two orders of states that were overwritten meanwhile; saves are 100 steps a second."""
+    for step, now in ((10, 0.0), (20, 0.1)):
+        naming.on_sealed(_s(1, step))
+        assert naming.due(now) == _s(1, step)
+        naming.aborted(_s(1, step), now=now, pause=0.0)
+        assert naming.due(now) is None, "nobody has it any more"
+    naming.on_sealed(_s(1, 30))
+
+
+def test_after_two_late_orders_a_state_to_come_is_named():
+    """As far ahead as training comes while an order travels; all at once, whatever the pace."""
+    naming = PersistScheduler(persist_seconds=60.0)
+    _late_twice(naming)
+    first = _s(1, 30 + 1 + 25)
+    order = naming.next_order(PersistOrderRequest(0, 0.0), 0.2, copying=None)
+    assert order == PersistOrder(3, first, upcoming=True)
+    naming.on_rank_persisted(_s(1, 60))
+    assert naming.current == _s(1, 60)
+    naming.on_committed(_s(1, 60))
+    assert naming.current is None
+    naming.on_sealed(_s(1, 70))
+    assert naming.due(1.0) is None, "the pace counts between orders that came in time"
+    assert naming.due(60.2) == _s(1, 70 + 1 + 1)
+    assert naming.upcoming == _s(1, 72)
+
+
+def test_a_state_that_never_comes_is_followed_by_a_sealed_one():
+    """Saves have become slow; then the lead is longer."""
+    naming = PersistScheduler(persist_seconds=0.0)
+    _late_twice(naming)
+    named = naming.due(0.2)
+    naming.aborted(named, now=10.2, pause=0.0)
+    assert naming.due(10.2) == _s(1, 30)
+    naming.aborted(_s(1, 30), now=10.2, pause=0.0)
+    naming.on_sealed(_s(1, 130))
+    assert naming.due(11.2) == _s(1, 130 + 1 + 50)
+
+
+def test_ranks_that_pin_different_states_are_given_up():
+    """They have saved different steps; what one of them wrote counts for nobody."""
+    naming = PersistScheduler(persist_seconds=0.0)
+    _late_twice(naming)
+    assert naming.due(0.2) == _s(1, 56)
+    naming.on_rank_persisted(_s(1, 55))
+    naming.on_rank_persisted(_s(1, 56))
+    naming.on_rank_persisted(_s(1, 57))
+    assert naming.current is None
+
+
+def test_who_waits_for_an_older_state_ends_the_wait_for_one_to_come():
+    """It may save nothing until then."""
+    naming = PersistScheduler(persist_seconds=0.0)
+    _late_twice(naming)
+    assert naming.due(0.2) == _s(1, 56)
+    naming.expedite(_s(1, 30))
+    assert naming.due(0.2) == _s(1, 30)
+    assert naming.upcoming is None
+
+
+def test_orders_that_stay_late_keep_the_policys_pace():
+    """A reason that no lead helps must not be tried without a pause for ever."""
+    naming, now, orders = PersistScheduler(persist_seconds=60.0), 0.0, 0
+    while now < 59.0:
+        naming.on_sealed(_s(1, 10 + round(100 * now)))
+        if (named := naming.due(now)) is not None:
+            orders += 1
+            naming.aborted(named, now=now, pause=0.0)
+        now += 1.0
+    assert orders == 13

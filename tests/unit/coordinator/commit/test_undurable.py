@@ -8,12 +8,12 @@ import asyncio
 
 import pytest
 
-from rover_kf.api.checkpoints import PodEnded, RankPersisted, SlotSealed
+from rover_kf.api.checkpoints import PersistAborted, PodEnded, RankPersisted, SlotSealed
 from rover_kf.api.membership import Member, Round
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.coordinator.commit.committer import Committer
 from rover_kf.coordinator.commit.sealed_steps import SealedSteps
-from rover_kf.coordinator.commit.undurable import UndurableState
+from rover_kf.coordinator.commit.undurable import OverduePersist, UndurableState
 from tests.support.pods import checkpoint_pod
 from tests.support.states import identities
 
@@ -105,3 +105,17 @@ def test_states_that_do_not_go_together_fail_the_job_at_its_end(committer):
     found.on_job_ended()
     assert found.reason(identities.state(6)) == found.verdict == ""
     assert found.reason(identities.state(5)) == found.verdict != ""
+
+
+def test_attempts_that_are_given_up_for_long_are_reported_once():
+    """With the reason; again only after a commit. Three paces of the policy are long."""
+    overdue = OverduePersist(persist_seconds=30.0)
+    aborted = PersistAborted("demo-worker-0", 1, identities.state(7), "newer ones replaced it")
+    assert [bool(overdue.on_aborted(aborted, now)) for now in (5.0, 50.0, 94.9)] == [False] * 3
+    message = overdue.on_aborted(aborted, 95.0)
+    assert "no step has become durable for 90 s: 4 attempts" in message
+    assert "step 7 of round 1 by rank 1: newer ones replaced it" in message
+    assert overdue.on_aborted(aborted, 500.0) == ""
+    overdue.on_committed()
+    assert overdue.on_aborted(aborted, 600.0) == ""
+    assert "for 100 s: 2 attempts" in overdue.on_aborted(aborted, 700.0)
