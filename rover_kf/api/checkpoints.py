@@ -192,6 +192,8 @@ class RestoreStepRequest:
     """States that the rank cannot take."""
     life: str = ""
     """Of the training process."""
+    damaged: tuple[RejectedState, ...] = ()
+    """Checkpoints on storage in which a rank of the round found damage."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -212,6 +214,38 @@ class RestoreStepReply:
     """For ``peer``: each as good as the one to take, where that one cannot be had."""
     round: RoundId = NO_ROUND
     """That the ranks train in."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StorageRead:
+    """How far a rank has read what its round restores from storage (sidecar → coordinator)."""
+
+    round: RoundId
+    rank: int
+    world_size: int
+    state: State
+    """As it was saved."""
+    read_bytes: int
+    finished: bool = False
+    """All bytes that the rank needs are in its slot, and are what the manifest promises."""
+    damage: str = ""
+    """What is wrong, with the file's name; empty: nothing was so far."""
+    timeout_seconds: float = 0.0
+    """How long to wait for the other ranks."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StorageReadReply:
+    """What all ranks of the round have read."""
+
+    complete: bool
+    """Every rank has verified its part: the state is the one to resume from."""
+    damage: str = ""
+    """What some rank found wrong: the ranks have to ask for another state."""
+    read_bytes: int = 0
+    """Of all ranks together; no progress where it stays the same."""
+    missing: tuple[int, ...] = ()
+    """Ranks that still read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -217,7 +217,7 @@ PATH_COMMIT_SEALED, PATH_COMMIT_DURABLE = "/v1/commit/sealed", "/v1/commit/durab
 PATH_COMMIT_RESOLVE, PATH_COMMIT_WAIT = "/v1/commit/resolve", "/v1/commit/wait"
 PATH_REPLICATE, PATH_REPLICATED = "/v1/replicas/order", "/v1/replicas/done"
 PATH_COMMIT_NAMED, PATH_COMMIT_GIVEN_UP = "/v1/commit/named", "/v1/commit/given-up"
-PATH_COMMIT_LEFT = "/v1/commit/left"
+PATH_COMMIT_LEFT, PATH_COMMIT_READ = "/v1/commit/left", "/v1/commit/read"
 PATH_KEPT = "/v1/replicas/kept"
 """Of any sidecar: which slots of others it keeps."""
 PATH_REPLICA_DIGEST = "/v1/replicas/digest"

@@ -386,6 +386,7 @@ class CoordinatorService:
                 self._execute(self._rendezvous.reject_job(rejection, now))
             if verdict := self._commits.undurable.verdict:
                 self._execute(self._rendezvous.fail_job(verdict, now))
+            self._hangs.watch.on_storage_read(self._commits.restored_bytes)
             self._execute(self._hangs.tick(self._rendezvous, now, self._clock.now()))
             missing = self._rendezvous.world.lacks_pods
             self._telemetry.pods_missing(self._clock.now(), missing=missing)

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import logging
 import time
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -93,6 +94,30 @@ _MIN_LOAD_RATE = 1 << 30
 
 _MAX_LOAD_SECONDS = 5.0
 """Seconds."""
+
+
+INTERIM_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_INTERIM_SECONDS = 300.0
+"""Between two interim responses; a process waits for the next byte for half an hour."""
+
+
+class InterimResponses:
+    """HTTP's interim responses to a process that waits for a restore: ranks still read.
+
+    Args:
+        request: of the process.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, request: web.Request, clock: Callable[[], float] = time.monotonic) -> None:
+        self._transport, self._clock, self._sent_at = request.transport, clock, clock()
+
+    def send(self) -> None:
+        """Send one, unless the last one is recent."""
+        now = self._clock()
+        if self._transport is not None and now - self._sent_at >= _INTERIM_SECONDS:
+            self._sent_at = now
+            self._transport.write(INTERIM_RESPONSE)
 
 
 class CheckpointService:
@@ -189,7 +214,8 @@ class CheckpointService:
 
     async def _on_restore(self, request: web.Request) -> web.Response:
         asked = await read(request, RestoreRequest)
-        answer = await self._restorer.restore(asked)
+        alive = InterimResponses(request)
+        answer = await self._restorer.restore(asked, alive.send)
         if not asked.plain_data_only:
             self._report_restored(asked, answer)
         return reply(answer)

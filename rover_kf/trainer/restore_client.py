@@ -26,6 +26,7 @@ from rover_kf.api.checkpoints import (
     RestoreReply,
     RestoreRequest,
 )
+from rover_kf.api.states import State
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import plain_data, snapshot
@@ -39,6 +40,7 @@ _log = logging.getLogger("rover_kf")
 PATIENCE_SECONDS = 30.0
 """How long a sidecar that is away may take to come back."""
 _RESTORE_SECONDS = 1800.0
+"""Without a byte from the sidecar, which sends interim responses while ranks read from storage."""
 
 
 class RestoreClient:
@@ -51,6 +53,7 @@ class RestoreClient:
 
     def __init__(self, settings: TrainerSettings, sidecar: SidecarClient) -> None:
         self._settings, self._sidecar = settings, sidecar
+        self._peeked: State | None = None
 
     def request_slot(
         self,
@@ -70,7 +73,14 @@ class RestoreClient:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
-        return self._request(boxes, meanwhile, refused)
+        reply = self._request(boxes, meanwhile, refused)
+        peeked, self._peeked = self._peeked, None
+        if peeked is not None and not refused and reply.state != peeked:
+            raise errors.CheckpointError(
+                f"{peeked} was damaged on storage after the script had seen its plain values; the "
+                "processes have to restart, and resume from an older state"
+            )
+        return reply
 
     def peek(self) -> Any:
         """The plain values of what ``bring`` brings, its tensors as None; None: there is nothing.
@@ -82,6 +92,7 @@ class RestoreClient:
         reply = self._request((), peek_only=True)
         if reply.step is None:
             return None
+        self._peeked = reply.state
         return plain_data.decode(json.loads(reply.plain_data), lambda _: None)
 
     def _request(

@@ -29,6 +29,7 @@ from rover_kf.api.checkpoints import (
     RestoreStepReply,
     RestoreStepRequest,
     SlotSealed,
+    StorageRead,
     WaitRequest,
 )
 from rover_kf.api.replication import SealAck
@@ -126,6 +127,11 @@ class CommitService:
         return self._committer.rate
 
     @property
+    def restored_bytes(self) -> int:
+        """Bytes that the ranks of the round have read of what they restore from storage."""
+        return self._barrier.reads.read_bytes
+
+    @property
     def sealed_steps(self) -> SealedSteps:
         """What ranks have told of their slots; to be read only."""
         return self._sealed_steps
@@ -177,6 +183,7 @@ class CommitService:
             web.post(names.PATH_COMMIT_SEALED, self._on_sealed),
             web.post(names.PATH_COMMIT_DURABLE, self._on_durable),
             web.post(names.PATH_COMMIT_RESOLVE, self._on_resolve),
+            web.post(names.PATH_COMMIT_READ, self._on_read),
             web.post(names.PATH_COMMIT_WAIT, self._on_wait),
             web.post(names.PATH_COMMIT_NAMED, self._on_named),
             web.post(names.PATH_COMMIT_GIVEN_UP, self._on_given_up),
@@ -230,6 +237,9 @@ class CommitService:
         # A world of another size: all ranks are answered at once, each with the slots of all.
         async with self._answering:
             return await asyncio.to_thread(compressed_reply, request, found)
+
+    async def _on_read(self, request: web.Request) -> web.Response:
+        return reply(await self._barrier.on_read(await read(request, StorageRead)))
 
     async def _on_named(self, request: web.Request) -> web.Response:
         asked = await read(request, PersistOrderRequest)
@@ -310,10 +320,14 @@ class CommitService:
             step_selection.select_step,
             scanned=self._committer.has_scanned,
             committed=committed.origin if committed else None,
+            damaged=dict(self._barrier.damages),
             pause=over.wait,
         )
         try:
             replies = await asyncio.to_thread(select, self._storage, requests, absent, self._warn)
+        except errors.CheckpointError:
+            self._barrier.damages.clear()  # a person may bring the files back: they are read again
+            raise
         finally:
             over.set()  # the round, or the sidecar: nothing is tried again
         self._restart(current, replies[0].state)

@@ -7,6 +7,9 @@ and gets the same answer, also of a coordinator that was killed after it had ans
 do not ask again. A rank that is alone may refuse its answer, and gets an older state. Whoever asks
 for a round that is over must end: it belongs to an old world.
 
+Of a state on storage every rank verifies what it reads, and none resumes before all have. Where one
+finds damage, all ask again in the same round, and an older state is chosen.
+
 Where no launcher has started the processes (torchrun in a shell), all of them name round 0, in
 every life of the container. There the barrier counts the rounds: a new process in a rank's place
 begins the next one.
@@ -20,11 +23,18 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import RestoreStepReply, RestoreStepRequest
+from rover_kf.api.checkpoints import (
+    RestoreStepReply,
+    RestoreStepRequest,
+    StorageRead,
+    StorageReadReply,
+)
 from rover_kf.api.states import NO_ROUND, RoundId, State
 from rover_kf.checkpoint import rank_ranges
 from rover_kf.checkpoint.commit import Resumed
 from rover_kf.coordinator.restore.plan_store import Plan, RestorePlanStore
+from rover_kf.coordinator.restore.storage_reads import StorageReads
+from rover_kf.sidecar.http.long_poll import LongPoll
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +81,11 @@ class RestoreBarrier:
         """Of the processes before them."""
         self._requests: dict[int, RestoreStepRequest] = {}
         self._refused: frozenset[State] = frozenset()
+        """By a rank that is alone, or since a rank found damage."""
+        self.reads, self._poll = StorageReads(), LongPoll()
+        """Of the state that the round restores."""
+        self.damages: dict[State, str] = {}
+        """What ranks found wrong in checkpoints on storage, of all rounds."""
         self._plan: asyncio.Future[Plan] | None = None
         self._choosing: asyncio.Task[None] | None = None
 
@@ -88,6 +103,7 @@ class RestoreBarrier:
         if found is not None and found.round > self._round:
             self._start(found.round)
             self._lives = found.lives_by_rank
+            self.reads = StorageReads(complete=found.verified)
             self._future().set_result(found.plan)
 
     async def wait(self, request: RestoreStepRequest) -> RestoreStepReply:
@@ -98,12 +114,13 @@ class RestoreBarrier:
             CheckpointError: the round is over, ranks did not ask in time, or nothing fits.
         """
         self._check(request)
+        self.damages.update({one.state: one.reason for one in request.damaged})
         if (current := self._round_of(request)) is not None:
+            # Damage sends the same processes back here, a refusal the only one.
+            lives = {request.life, *(self._lives.values() if request.damaged else ())}
             self._start(current)
-            self._refused, self._ended_lives = (
-                frozenset(request.rejected),
-                self._ended_lives - {request.life},
-            )
+            self._refused = _refused_states(request)
+            self._ended_lives -= lives
         plan = self._future()
         if not request.round.number:  # a world that no launcher keeps may have another size now
             same = request.world_size
@@ -123,6 +140,40 @@ class RestoreBarrier:
         if request.rank not in answers:
             raise errors.InputError(f"round {current} has no rank {request.rank}")
         return dataclasses.replace(answers[request.rank], round=current)
+
+    async def on_read(self, report: StorageRead) -> StorageReadReply:
+        """Take what a rank has read of its state on storage; waits for the other ranks.
+
+        Raises:
+            CheckpointError: the round is over, or the rank found damage after all had verified it.
+        """
+        if report.state in self.damages and report.round == self._round:
+            return StorageReadReply(complete=False, damage=self.damages[report.state])
+        resumed, reads, plan = self.resumed_from, self.reads, self._plan
+        if (
+            resumed is None
+            or plan is None
+            or (resumed.round, resumed.state) != (report.round, report.state)
+        ):
+            raise errors.CheckpointError(
+                f"round {report.round} restores {report.state} no more; this process must end"
+            )
+        if report.damage and reads.complete:
+            raise errors.CheckpointError(report.damage)
+        reads.add(report)
+        if reads.damage and report.state not in self.damages:
+            self.damages[report.state] = reads.damage
+            folder = plan.result()[report.rank].path.rpartition("/")[2]
+            self._warn(f"{folder} cannot be restored, trying an older one: {reads.damage}")
+        elif reads.is_verified(report.world_size) and not reads.complete:
+            reads.complete = True
+            self._store.write(self._round, plan.result(), self._lives, verified=True)
+        self._poll.notify()
+        over = lambda: reads.complete or reads.ended or reads.damage or None  # noqa: E731 - of one line
+        await self._poll.wait(over, report.timeout_seconds)
+        if reads.ended and not reads.damage:
+            raise errors.CheckpointError(f"round {self._round} has begun")
+        return reads.reply(report.world_size)
 
     def _forget(self, request: RestoreStepRequest) -> None:
         """A process that no launcher has started is gone; its successor asks as another life."""
@@ -148,7 +199,7 @@ class RestoreBarrier:
 
     def _round_of(self, request: RestoreStepRequest) -> RoundId | None:
         """The round that begins with this request; None: it is of the one that runs."""
-        refuses_more = not self._refused.issuperset(request.rejected)
+        refuses_more = not self._refused.issuperset(_refused_states(request))
         if request.round.number:
             begins = self._plan is None or request.round > self._round or refuses_more
             return request.round if begins else None
@@ -165,18 +216,16 @@ class RestoreBarrier:
             if self._warned_round < self._round:
                 self._warned_round = self._round
                 self._warn(
-                    f"ranks {rank_ranges.format_ranks(missing)} of round {self._round} "
-                    "have not called "
-                    f"restore in {first:g} s; the others wait for {whole:g} s in all"
+                    f"ranks {rank_ranges.format_ranks(missing)} of round {self._round} have not "
+                    f"called restore in {first:g} s; the others wait for {whole:g} s in all"
                 )
             missing = await self._missing(plan, request, whole - first)
         if missing:
             raise errors.CheckpointError(
-                f"ranks {rank_ranges.format_ranks(missing)} of round {self._round} did "
-                "not ask for a "
-                f"checkpoint in {whole:g} s; every rank has to call restore"
+                f"ranks {rank_ranges.format_ranks(missing)} of round {self._round} did not ask for "
+                f"a checkpoint in {whole:g} s; every rank has to call restore"
             )
-        # All have asked: a checkpoint on storage is read to the last byte, which may take long.
+        # All have asked: storage may be slow to list what it has.
         return await asyncio.shield(plan)
 
     async def _missing(
@@ -192,6 +241,8 @@ class RestoreBarrier:
         if self._plan is not None and not self._plan.done():
             _fail(self._plan, errors.CheckpointError(f"round {current} has begun"))
         self._round, self._requests, self._plan = current, {}, None
+        self.reads.ended, self.reads = True, StorageReads()
+        self._poll.notify()
         self._ended_lives, self._lives = frozenset(filter(None, self._lives.values())), {}
         self._refused = frozenset()
         self._begin_round(current)
@@ -217,6 +268,10 @@ class RestoreBarrier:
             if not plan.done():
                 self._store.write(self._round, answers, self._lives)
                 plan.set_result(answers)
+
+
+def _refused_states(request: RestoreStepRequest) -> frozenset[State]:
+    return frozenset((*request.rejected, *(one.state for one in request.damaged)))
 
 
 def _fail(plan: asyncio.Future[Plan], error: errors.RoverError) -> None:

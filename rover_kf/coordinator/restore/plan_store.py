@@ -47,6 +47,8 @@ class StoredPlan:
     answers: dict[str, _StoredReply]
     """By rank."""
     holdings: tuple[SlotInfo, ...]
+    verified: bool = False
+    """Every rank has read and verified what it restores from storage."""
 
     @property
     def lives_by_rank(self) -> dict[int, str]:
@@ -81,7 +83,9 @@ class _UniqueList:
         return tuple(self._indexes[id(item)] for item in items)
 
 
-def _to_stored(pod_uid: str, current: RoundId, plan: Plan, lives: Mapping[int, str]) -> StoredPlan:
+def _to_stored(
+    pod_uid: str, current: RoundId, plan: Plan, lives: Mapping[int, str], *, verified: bool
+) -> StoredPlan:
     holdings = _UniqueList()
     answers = {
         str(rank): _StoredReply(
@@ -92,7 +96,7 @@ def _to_stored(pod_uid: str, current: RoundId, plan: Plan, lives: Mapping[int, s
         for rank, answer in plan.items()
     }
     named = {str(rank): life for rank, life in lives.items()}
-    return StoredPlan(pod_uid, current, named, answers, tuple(holdings.items))
+    return StoredPlan(pod_uid, current, named, answers, tuple(holdings.items), verified)
 
 
 class RestorePlanStore:
@@ -107,9 +111,11 @@ class RestorePlanStore:
         self._path = volume_path / names.RUN_DIR / PLAN_FILE
         self._pod_uid = pod_uid
 
-    def write(self, current: RoundId, plan: Plan, lives: Mapping[int, str]) -> None:
+    def write(
+        self, current: RoundId, plan: Plan, lives: Mapping[int, str], *, verified: bool = False
+    ) -> None:
         """Keep the answers of a round, and who got them; only the newest are."""
-        stored = _to_stored(self._pod_uid, current, plan, lives)
+        stored = _to_stored(self._pod_uid, current, plan, lives, verified=verified)
         try:
             shared_volume.replace(self._path, codec.dumps(stored))
         except OSError as error:

@@ -146,6 +146,7 @@ class HangMonitor:
         self._stacks: dict[int, RankStack] = {}
         self._clock = self._ticked = 0.0
         self._began = 0.0
+        self._read_bytes = 0
         self._paused = True  # since rank 0's last step some rank was at something else
         self._requested_at: float | None = None
         self._reported_at: float | None = None
@@ -178,6 +179,11 @@ class HangMonitor:
         moved = before.changed_at if before and same else self._clock
         self._paused = self._paused or report.phase in detector.PAUSES
         self._ranks[report.rank] = RankProgress(step, report.phase, moved)
+
+    def on_storage_read(self, read_bytes: int) -> None:
+        """Ranks have read so many bytes of what they restore: while these grow nothing hangs."""
+        if read_bytes != self._read_bytes:
+            self._read_bytes, self._began = read_bytes, self._clock
 
     def on_stacks(self, report: StackReport) -> None:
         """A launcher sends what it was asked for."""

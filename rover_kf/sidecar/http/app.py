@@ -61,6 +61,7 @@ LONG_POLLS = frozenset(
         names.PATH_WATCH,
         names.PATH_FINISH,
         names.PATH_COMMIT_NAMED,
+        names.PATH_COMMIT_READ,
         names.PATH_COMMIT_WAIT,
         names.PATH_REPLICATE,
         names.PATH_KEPT,

@@ -15,19 +15,20 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import (
+    RejectedState,
     RestoreReply,
     RestoreRequest,
     RestoreStepReply,
     RestoreStepRequest,
     SlotInfo,
 )
-from rover_kf.api.states import RoundId
+from rover_kf.api.states import RoundId, State
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest
@@ -37,6 +38,7 @@ from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
 from rover_kf.sidecar.interfaces import EventRecorder, PeerClient
 from rover_kf.sidecar.restore.memory_sources import MemorySources
 from rover_kf.sidecar.restore.slot_assembler import SlotAssembler, SourceState
+from rover_kf.sidecar.restore.storage_reader import DamagedCheckpoint, StorageReader
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots.rank_assignments import RankAssignment
 from rover_kf.sidecar.slots.server import SlotServer
@@ -78,8 +80,14 @@ class Restorer:
         self._assembler = SlotAssembler(self._slots, server)
         self._memory_sources = MemorySources(settings, self._slots, peers)
 
-    async def restore(self, request: RestoreRequest) -> RestoreReply:
+    async def restore(
+        self, request: RestoreRequest, on_progress: Callable[[], None] = lambda: None
+    ) -> RestoreReply:
         """Answer a training process; waits until all ranks of its round have asked.
+
+        Args:
+            request: by the process.
+            on_progress: called while ranks of the round read from storage, now and then.
 
         Raises:
             CheckpointError: ranks did not ask in time, or the state fits no such world.
@@ -91,25 +99,22 @@ class Restorer:
         if request.round.number:
             await self._assign(request, request.round)
         await asyncio.to_thread(self._discard_rejected, request)
-        holdings = await self._holdings(local_rank, peek=request.plain_data_only)
-        choice = await self._peers.call_coordinator(
-            names.PATH_COMMIT_RESOLVE,
-            RestoreStepRequest(
-                request.round,
-                request.rank,
-                request.world_size,
-                holdings,
-                tuple(one.state for one in request.rejected),
-                request.life,
-            ),
-            RestoreStepReply,
-        )
-        if request.plain_data_only and choice.state is not None:
-            return await self._retry(choice, functools.partial(self._peek, request))
-        await self._assign(request, choice.round)
-        if choice.state is None:
-            return RestoreReply(None, "none", round=choice.round)
-        seal, source = await self._fetch_or_fall_back(request, choice)
+        choice = await self._choose(request)
+        damaged: tuple[RejectedState, ...] = ()
+        while True:
+            if choice.state is None or not request.plain_data_only:
+                await self._assign(request, choice.round)
+            if choice.state is None:
+                return RestoreReply(None, "none", round=choice.round)
+            try:
+                if request.plain_data_only:
+                    return await self._retry(choice, functools.partial(self._peek, request))
+                seal, source = await self._fetch_or_fall_back(request, choice, on_progress)
+                break
+            except DamagedCheckpoint as damage:
+                damaged = (*damaged, damage.rejected)
+            await asyncio.to_thread(self._discard, local_rank, {one.state for one in damaged})
+            choice = await self._choose(request, damaged)
         # The folder for it may have been made only now.
         await self._assign(request, choice.round)
         await asyncio.to_thread(self._drop_other_history, local_rank, seal)
@@ -122,15 +127,43 @@ class Restorer:
         path = self._slots.arena(local_rank).slot_path(seal.slot)
         return RestoreReply(seal.state, source, str(path), seal.length, found, round=choice.round)
 
+    async def _choose(
+        self, request: RestoreRequest, damaged: tuple[RejectedState, ...] = ()
+    ) -> RestoreStepReply:
+        """The coordinator's choice for this rank; waits for the other ranks."""
+        holdings = await self._holdings(request.local_rank, peek=request.plain_data_only)
+        return await self._peers.call_coordinator(
+            names.PATH_COMMIT_RESOLVE,
+            RestoreStepRequest(
+                request.round,
+                request.rank,
+                request.world_size,
+                holdings,
+                tuple(one.state for one in request.rejected),
+                request.life,
+                damaged,
+            ),
+            RestoreStepReply,
+        )
+
     async def _assign(self, request: RestoreRequest, current: RoundId) -> None:
         """What the local rank is from now on."""
         assignment = RankAssignment(request.rank, request.world_size, current)
         await asyncio.to_thread(self._slots.assignments.set, request.local_rank, assignment)
 
     async def _fetch_or_fall_back(
-        self, request: RestoreRequest, choice: RestoreStepReply
+        self, request: RestoreRequest, choice: RestoreStepReply, on_progress: Callable[[], None]
     ) -> tuple[Seal, str]:
         """What was chosen, and where from; a pod that went meanwhile had left it on storage."""
+        if choice.source == "storage" and self._storage is not None:
+            reader = StorageReader(self._peers, request, choice, on_progress, self._warn)
+            store = self._storage
+
+            async def files() -> list[FileSource]:
+                return (await self._files(request, choice, store, reader.add))[1]
+
+            fetch = functools.partial(self._from_storage, request, choice, store, reader.add)
+            return await reader.read(fetch, files), choice.source
         try:
             return await self._fetch(request, choice), choice.source
         except errors.ClusterUnavailable as gone:
@@ -143,7 +176,7 @@ class Restorer:
             return await self._fetch(request, stored), stored.source
 
     async def _fetch(self, request: RestoreRequest, choice: RestoreStepReply) -> Seal:
-        if choice.source == "storage" and self._storage is not None:
+        if choice.source == "storage" and self._storage is not None:  # in place of memory
             return await self._from_storage(request, choice, self._storage)
         if choice.source in ("memory", "peer") and choice.slots:
             first = choice.slots[0]
@@ -162,10 +195,15 @@ class Restorer:
         with contextlib.ExitStack() as pins:
             sources: Sequence[SnapshotSource] = await self._memory_sources.open(choice, pins)
             if choice.source == "storage" and self._storage is not None:
-                _, sources = await self._files(request, choice, self._storage)
+                reader = StorageReader(self._peers, request, choice, lambda: None, self._warn)
+                _, files = await self._files(request, choice, self._storage)
+                return _plain_reply(choice, await reader.peek(files[0]))
             if not sources:
                 raise self._unreachable(choice)
             return _plain_reply(choice, await sources[0].head())
+
+    def _warn(self, message: str) -> None:
+        self._events.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)
 
     def _unreachable(self, choice: RestoreStepReply) -> errors.CheckpointError:
         return errors.CheckpointError(
@@ -186,7 +224,7 @@ class Restorer:
             if peek and holdings:
                 self._verifier.record(place, self._slots.arena(place).sealed()[0])
             for damage in damages:
-                self._events.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
+                self._warn(damage)
         return tuple(found)
 
     def _verify_local(self, holding: SlotInfo) -> Seal:
@@ -199,7 +237,7 @@ class Restorer:
             self._slots.verify(holding.path_segment, seal)
         except errors.CorruptSnapshot as damage:
             arena.discard(seal)
-            self._events.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
+            self._warn(str(damage))
             raise
         # The newer one is of the same state, of another rank or world: it stays, as a source.
         return arena.make_newest(seal) if seal.state == newest.state else seal
@@ -231,22 +269,30 @@ class Restorer:
             )
 
     async def _from_storage(
-        self, request: RestoreRequest, choice: RestoreStepReply, store: StoredCheckpoints
+        self,
+        request: RestoreRequest,
+        choice: RestoreStepReply,
+        store: StoredCheckpoints,
+        on_read: Callable[[int], None] = lambda _: None,
     ) -> Seal:
-        found, sources = await self._files(request, choice, store)
+        found, sources = await self._files(request, choice, store, on_read)
         state = SourceState(found.origin, found.replicated, found.pieces)
         same = found.world_size == request.world_size
         return await self._assembler.fill(request, sources, state, same_world=same)
 
     async def _files(
-        self, request: RestoreRequest, choice: RestoreStepReply, store: StoredCheckpoints
+        self,
+        request: RestoreRequest,
+        choice: RestoreStepReply,
+        store: StoredCheckpoints,
+        on_read: Callable[[int], None] = lambda _: None,
     ) -> tuple[Manifest, list[FileSource]]:
         """The checkpoint and its files, this rank's first."""
         folder = self._folder(choice, store)
         found = await asyncio.to_thread(store.load, folder)
         own = request.rank % found.world_size
         ordered = sorted(found.files, key=lambda file: (file.rank != own, file.rank))
-        return found, [FileSource(store, folder, file) for file in ordered]
+        return found, [FileSource(store, folder, file, on_read) for file in ordered]
 
     def _folder(self, choice: RestoreStepReply, store: StoredCheckpoints) -> CheckpointFolder:
         # By name below our own root: the volume may be mounted elsewhere in the coordinator's pod.
@@ -257,14 +303,16 @@ class Restorer:
 
     def _discard_rejected(self, request: RestoreRequest) -> None:
         """Slots with a state that the process could not take hold nothing that it ever could."""
-        arena = self._slots.arena(request.local_rank)
-        refused = {one.state for one in request.rejected}
-        for seal in arena.sealed():
-            if seal.state in refused:
-                arena.discard(seal)
+        self._discard(request.local_rank, {one.state for one in request.rejected})
         for one in request.rejected[-1:]:  # those before were reported when it refused them
             why = f"step {one.state.step} cannot be restored, trying an older one: {one.reason}"
-            self._events.record(names.EVENT_CHECKPOINT_WARNING, why, warning=True)
+            self._warn(why)
+
+    def _discard(self, local_rank: int, states: Collection[State]) -> None:
+        arena = self._slots.arena(local_rank)
+        for seal in arena.sealed():
+            if seal.state in states:
+                arena.discard(seal)
 
     def _drop_other_history(self, local_rank: int, chosen: Seal) -> None:
         arena = self._slots.arena(local_rank)

@@ -132,5 +132,6 @@ async def _assemble(plan: Assembly, sources: Sequence[SnapshotSource], descripto
     with mmap.mmap(descriptor, plan.length) as mapping, memoryview(mapping) as target:
         target[: len(plan.header)] = plan.header
         for source, copies in zip(sources, plan.copies, strict=True):
-            if copies:
+            # Of the first one plain data are taken, too.
+            if copies or source is sources[0]:
                 await copy_verified(source, copies, target)

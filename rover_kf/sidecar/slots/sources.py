@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import mmap
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Protocol
 
 from rover_kf import errors
@@ -79,6 +79,11 @@ class FileSource:
     storage: StoredCheckpoints
     folder: CheckpointFolder
     file: RankFile
+    on_read: Callable[[int], None] = lambda _: None
+    """Takes the number of bytes, block by block."""
+
+    def __str__(self) -> str:
+        return f"{self.folder.location}/{self.file.name}"
 
     @property
     def length(self) -> int:
@@ -92,14 +97,18 @@ class FileSource:
 
     async def head(self) -> Snapshot:
         """See Source."""
-        return await asyncio.to_thread(
-            verification.read_header, self.storage, self.folder, self.file
-        )
+        try:
+            return await asyncio.to_thread(
+                verification.read_header, self.storage, self.folder, self.file
+            )
+        except errors.CorruptSnapshot as damage:
+            raise errors.CorruptSnapshot(f"{self}: {damage}") from damage
 
     async def blocks(self) -> AsyncGenerator[memoryview, None]:
         """See Source."""
         read = self.storage.read_range(self.folder, self.file, 0, self.length)
         async for block in _iterate_in_thread(read):
+            self.on_read(len(block))
             yield block
 
 
@@ -139,8 +148,8 @@ async def read_verified(source: SnapshotSource) -> AsyncGenerator[memoryview, No
             yield block
     if (offset, found) != (source.length, source.checksum):
         raise errors.CorruptSnapshot(
-            f"{offset} bytes with CRC-32C {found:08x} came from {source}; {source.length} with "
-            f"{source.checksum:08x} were promised"
+            f"{source} has CRC-32C {found:08x} in {offset} bytes; {source.checksum:08x} in "
+            f"{source.length} were promised"
         )
 
 
@@ -157,6 +166,17 @@ async def copy_verified(
         async for block in blocks:
             await asyncio.to_thread(scatter, block, at, copies, target)
             at += len(block)
+
+
+async def verify(source: SnapshotSource) -> None:
+    """Read all of a source.
+
+    Raises:
+        CorruptSnapshot: it is not what was promised.
+    """
+    async with contextlib.aclosing(read_verified(source)) as blocks:
+        async for _ in blocks:
+            pass
 
 
 async def copy_into(source: SnapshotSource, descriptor: int) -> None:

@@ -98,6 +98,7 @@ class Here:
         assert self.commits is not None
         ask = {
             names.PATH_COMMIT_RESOLVE: self.commits._barrier.wait,
+            names.PATH_COMMIT_READ: self.commits._barrier.on_read,
             names.PATH_COMMIT_DURABLE: self.commits._committer.on_rank_durable,
         }
         found = await ask[path](message)

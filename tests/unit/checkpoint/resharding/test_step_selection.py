@@ -91,11 +91,11 @@ class Failing(DirectoryStorage):
             self.folder(identities.state(step)), 0, iter([memoryview(b"state")]), 5
         )
 
-    def verify(self, folder: CheckpointFolder) -> Manifest:
+    def load(self, folder: CheckpointFolder) -> Manifest:
         if folder.step == 20 and self.failures:
             self.failures -= 1
             raise errors.StorageError("rank-00000.safetensors cannot be read: EIO")
-        return super().verify(folder)
+        return super().load(folder)
 
 
 def test_a_read_that_fails_is_no_damage(tmp_path):
@@ -176,11 +176,28 @@ def test_what_another_release_wrote_costs_a_step_and_stays(tmp_path):
 
 
 def test_damage_costs_a_step_at_once(tmp_path):
-    """Other bytes than the manifest says: the older one is taken, without a pause."""
+    """Fewer bytes than the manifest says: the older one is taken, without a pause."""
     told: list[str] = []
     storage = Failing(tmp_path / "job", 0)
     path = pathlib.Path(storage.folder(identities.state(20)).location) / "rank-00000.safetensors"
-    path.write_bytes(b"stAte")
+    path.write_bytes(b"stat")
     found = step_selection.select_step(storage, _holds(0), (), told.append, pause=pytest.fail)
     assert found[0].state.step == 10
-    assert f"CRC-32C {crc32c.crc32c(b'stAte'):08x}" in told[0]
+    assert "has 4 bytes; the manifest says 5" in told[0]
+
+
+def test_what_ranks_found_damaged_is_passed_over(tmp_path):
+    """The coordinator itself reads no bytes of tensors; where all are damaged it says how."""
+
+    class Unread(Failing):
+        def read_range(self, *what):
+            pytest.fail(f"{what} is read")
+
+    storage = Unread(tmp_path / "job", 0)
+    damages = {identities.state(20): "rank 1: rank-00001.safetensors has other bytes"}
+    found = step_selection.select_step(storage, _holds(0), (), pytest.fail, damaged=damages)
+    assert (found[0].state.step, found[0].source) == (10, "storage")
+    damages[identities.state(10)] = "rank 0: rank-00000.safetensors has other bytes"
+    with pytest.raises(errors.CheckpointError, match="none of the 2 checkpoints") as refused:
+        step_selection.select_step(storage, _holds(0), (), pytest.fail, damaged=damages)
+    assert "Of the newest: rank 1: rank-00001" in str(refused.value)

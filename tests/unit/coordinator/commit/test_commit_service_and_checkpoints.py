@@ -122,11 +122,11 @@ class Slow(DirectoryStorage):
         self.begun, self.done = threading.Event(), threading.Event()
         self.reads = 0
 
-    def verify(self, folder: CheckpointFolder) -> Manifest:
+    def load(self, folder: CheckpointFolder) -> Manifest:
         self.reads += 1
         self.begun.set()
         assert self.done.wait(30)
-        return super().verify(folder)
+        return super().load(folder)
 
 
 HELD = SlotInfo(
@@ -442,7 +442,7 @@ def test_what_a_job_went_back_behind_is_not_durable_after_a_restart(tmp_path):
     damaged = (
         tmp_path / "pvc" / "demo" / folder_name(identities.state(100)) / "rank-00000.safetensors"
     )
-    damaged.write_bytes(b"stAte")
+    damaged.write_bytes(b"stat")
     asyncio.run(scene(resolves=True, durable=False))
     asyncio.run(scene(resolves=False, durable=False))
     asyncio.run(commits(60, round_=2))

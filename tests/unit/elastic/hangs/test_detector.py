@@ -235,3 +235,14 @@ def test_many_ranks_stay_bounded():
     assert all(len(group.text) <= monitor.LONGEST_TEXT for group in found)
     pods = {rank: f"pod-{rank}" for rank in range(1000)}
     assert monitor.format_ranks(range(1000), pods).endswith("7 (pod-7) and 992 more")
+
+
+def test_a_restore_that_reads_from_storage_is_no_hang():
+    """However long it takes; half an hour after the last byte it is one."""
+    world = World()
+    world.say(at.CHECKPOINT)
+    for read_bytes in range(1, 10):
+        world.watch.on_storage_read(read_bytes)
+        assert world.wait(1700) == []
+    world.watch.on_storage_read(9)
+    assert isinstance(world.wait(300)[0], RequestStacks)
