@@ -85,6 +85,9 @@ class Stepwise(Syscalls):
     def link(self, source, target):
         return self._next(lambda: Syscalls.link(self, source, target))
 
+    def remove_abandoned(self, path):
+        return self._next(lambda: Syscalls.remove_abandoned(self, path))
+
     def remove(self, path):
         return self._next(lambda: Syscalls.remove(self, path))
 

@@ -21,8 +21,8 @@ from rover_kf.checkpoint.storage.syscalls import Syscalls
 from tests.support.states import identities
 
 _CALLS = (
-    "make_folder", "create", "write", "sync", "close", "rename", "link", "sync_folder",
-    "remove", "remove_folder",
+    "make_folder", "create", "write", "sync", "close", "link", "sync_folder", "remove",
+    "remove_folder",
 )  # fmt: skip
 
 
@@ -58,9 +58,6 @@ class Failing(Syscalls):
 
     def close(self, descriptor):
         return self._call("close", descriptor)
-
-    def rename(self, source, target):
-        return self._call("rename", source, target)
 
     def link(self, source, target):
         return self._call("link", source, target)

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Storage in a folder that outlives the pods (a PersistentVolume, a host's folder).
 
-Each file is written beside its place, synced, renamed, its folder synced. Links below the job's
-folder are not followed: who trains may write there, and the sidecar reads more than it may.
+Each file is written aside, synced, linked to a name that never existed, its folder synced. Links
+below the job's folder are not followed: who trains may write there, and the sidecar reads more than
+it may.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ import contextlib
 import errno
 import os
 import pathlib
-import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.api.states import NO_STATE, RoundId, State
-from rover_kf.checkpoint.format import checksum, chunks, manifest
+from rover_kf.checkpoint.format import chunks, manifest
 from rover_kf.checkpoint.format.manifest import CheckpointFolder, Manifest, RankFile
 from rover_kf.checkpoint.storage import claim, storage_protocol, verification
 from rover_kf.checkpoint.storage.claim import Claim
-from rover_kf.checkpoint.storage.direct_io import DirectFile
+from rover_kf.checkpoint.storage.publication import PART, LinksUnsupported, Publisher, token
 from rover_kf.checkpoint.storage.retention import KEEP_NEWEST, RetentionExceptions
 from rover_kf.checkpoint.storage.syscalls import Syscalls
 
@@ -43,11 +43,6 @@ def explain_os_error(cause: OSError) -> str:
     return said
 
 
-_PART = ".part"
-_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""What file systems without hard links answer (FAT, SMB, many in user space)."""
-
-
 class DirectoryStorage:
     """The checkpoints of one job; methods as in Storage.
 
@@ -59,6 +54,7 @@ class DirectoryStorage:
     def __init__(self, root: pathlib.Path, files: Syscalls | None = None) -> None:
         self.root, self.location = root, str(root)
         self._files = files or Syscalls()
+        self._publisher = Publisher(self._files)
 
     def claim(self, stated: Claim) -> None:
         """Claim the job's folder, or check that the claim still holds."""
@@ -77,18 +73,34 @@ class DirectoryStorage:
     ) -> RankFile:
         """Write a rank's file, safe when it returns."""
         path = self.root / folder.name / manifest.file_name(rank)
+        pieces = storage_protocol.check_length(content, length)
         with _storage_errors(f"{path} cannot be written"):
             verification.check_unfinished(folder, has_manifest=self._has_manifest(folder))
             self._make_folder(path.parent)
-            with self._staged(path, storage_protocol.check_length(content, length)) as (
-                part,
-                written,
-            ):
-                if os.path.lexists(path):
-                    # Of the same bytes the same name: attempts that are repeated fill no disk.
-                    path = path.with_name(manifest.file_name(rank, f"{written:08x}"))
-                self._publish(part, path)
+            self._publisher.remove_abandoned(path.parent, f"{path.name}.")
+            with self._publisher.staged(path, pieces) as (part, written):
+                path = self._publish_rank(part, path.parent, RankFile(rank, "", length, written))
         return RankFile(rank, path.name, length, written)
+
+    def _publish_rank(
+        self, part: pathlib.Path, folder: pathlib.Path, file: RankFile
+    ) -> pathlib.Path:
+        """Publish a rank's file under the first name that is free."""
+        same = folder / manifest.file_name(file.rank, f"{file.checksum:08x}")
+        other = folder / manifest.file_name(file.rank, token())
+        try:
+            for path in (folder / manifest.file_name(file.rank), same, other):
+                if self._publisher.link(part, path):
+                    return path
+                if path == same and self._files.size(same) == file.length:
+                    # Of the same bytes the same name: attempts that are repeated fill no disk.
+                    self._files.remove(part)
+                    self._files.sync_folder(folder)
+                    return same
+        except LinksUnsupported:
+            self._publisher.rename(part, other)  # no other attempt has that name
+            return other
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(other))
 
     def write_manifest(self, content: Manifest) -> CheckpointFolder:
         """Make the folder a checkpoint; safe when it returns."""
@@ -186,12 +198,11 @@ class DirectoryStorage:
         refused += [*unread, *(error for error in removals if error is not None)]
         with _storage_errors(f"{self.root} cannot be tidied"):
             for place in (self.root, self.root / claim.GENERATIONS):
-                for part in sorted(place.glob(f"*{_PART}")):
-                    self._files.remove(part)
+                self._publisher.remove_abandoned(place, "")
             for folder, content in kept.items():
                 path = self.root / folder.name
                 there = {found.name for found in path.iterdir()}
-                parts = {name for name in there if name.endswith(_PART)}
+                parts = {name for name in there if name.endswith(PART)}
                 for leftover in sorted(parts | verification.orphan_files(content, there)):
                     self._files.remove(path / leftover)
         if refused:
@@ -238,38 +249,6 @@ class DirectoryStorage:
         for folder in sorted(new | {self.root, self.root.parent}):
             self._files.sync_folder(folder)
 
-    @contextlib.contextmanager
-    def _staged(
-        self, path: pathlib.Path, content: Iterator[memoryview], suffix: str = _PART
-    ) -> Iterator[tuple[pathlib.Path, int]]:
-        """Write a file beside its place; where, and its CRC-32C. It is gone if anything fails."""
-        part = path.with_name(path.name + suffix)
-        # A new file: what a writer that was given up had under way must not land in this one.
-        self._files.remove(part)
-        try:
-            yield part, self._write(part, content)
-        except Exception:  # raised again, whatever it is
-            # What could be written may be all the room that the next attempt needs.
-            with contextlib.suppress(OSError):
-                self._files.remove(part)
-            raise
-
-    def _write(self, part: pathlib.Path, content: Iterator[memoryview]) -> int:
-        file = DirectFile(self._files, part)
-        try:
-            with checksum.concurrent_checksum() as written:
-                for piece in content:
-                    with written.updating(piece):
-                        file.put(piece)
-            file.finish()
-        finally:
-            file.close()
-        return written.value
-
-    def _publish(self, part: pathlib.Path, path: pathlib.Path) -> None:
-        self._files.rename(part, path)
-        self._files.sync_folder(path.parent)
-
     # -- small files, whole or not there ---------------------------------------------------------
 
     def read_small(self, name: str) -> bytes | None:
@@ -290,9 +269,9 @@ class DirectoryStorage:
         path = self.root / name
         with (
             _storage_errors(f"{path} cannot be written"),
-            self._staged(path, iter([memoryview(content)])) as (part, _),
+            self._publisher.staged(path, [memoryview(content)]) as (part, _),
         ):
-            self._publish(part, path)
+            self._publisher.rename(part, path)
 
     def list_small(self, folder: str) -> Collection[str]:
         """Names of the files of a folder; none if there is no such folder."""
@@ -311,27 +290,17 @@ class DirectoryStorage:
 
     def _create(self, path: pathlib.Path, content: bytes) -> bool:
         """Write a file unless one of that name is there; it is never replaced."""
-        pieces = iter([memoryview(content)])
         with _storage_errors(f"{path} cannot be written"):
             if self._files.size(path) is not None:
                 return False
-            # Two that create it at once must not link what the other is writing.
-            suffix = f".{secrets.token_hex(4)}{_PART}"
-            with self._staged(path, pieces, suffix) as (part, _):
+            with self._publisher.staged(path, [memoryview(content)]) as (part, _):
                 try:
-                    # Not a rename: that would replace what another coordinator has put there.
-                    self._files.link(part, path)
-                except FileExistsError:
-                    self._files.remove(part)
-                    return False
-                except OSError as cause:
-                    if cause.errno not in _NO_LINKS:
-                        raise
-                    if not self._create_in_place(path, content):
-                        return False
+                    created = self._publisher.link(part, path)
+                except LinksUnsupported:
+                    created = self._create_in_place(path, content)
+                    self._files.sync_folder(path.parent)
                 self._files.remove(part)
-            self._files.sync_folder(path.parent)
-        return True
+                return created
 
     def _create_in_place(self, path: pathlib.Path, content: bytes) -> bool:
         """As _create where names cannot be linked. A crash may leave half of it under its name.

@@ -3,7 +3,9 @@
 """A Storage in an object store: S3 and what speaks its language, Google Cloud Storage, Azure.
 
 The same names as in a folder. An object appears whole or not at all, so nothing is written aside;
-the manifest is put only where there is none, so that of two coordinators one has its way.
+the manifest is put only where there is none, so that of two coordinators one has its way. A rank's
+attempt has a name of its own, taken by a conditional put: an upload that is carried out late
+replaces nothing that another attempt has written.
 """
 
 from __future__ import annotations
@@ -75,6 +77,9 @@ class ObjectStorage:
 
         try:
             self._bucket.write_stream(f"{folder.name}/{name}", summed(), length)
+        except errors.StorageError:
+            # The store may carry the upload out late: the empty object keeps the name from others.
+            raise
         except errors.CheckpointError:
             with contextlib.suppress(errors.StorageError):  # the first error counts
                 self._bucket.delete([f"{folder.name}/{name}"])

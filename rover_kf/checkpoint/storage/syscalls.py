@@ -24,7 +24,7 @@ class Syscalls:
         path.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: pathlib.Path, *, direct: bool = False) -> int:
-        """Make a file for writing; one that is there is an error.
+        """Make a file for writing, locked until it is closed; one that is there is an error.
 
         Args:
             path: of the file; a link in its place is an error too, wherever it leads.
@@ -33,12 +33,12 @@ class Syscalls:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         if direct:
             try:
-                return os.open(path, flags | os.O_DIRECT, 0o644)
+                return _locked(os.open(path, flags | os.O_DIRECT, 0o644))
             except OSError as refused:
                 if refused.errno != errno.EINVAL:
                     raise
             self.remove(path)  # Some kernels make the file and refuse to open it.
-        return os.open(path, flags, 0o644)
+        return _locked(os.open(path, flags, 0o644))
 
     def is_direct(self, descriptor: int) -> bool:
         """Whether an open file is written past the page cache."""
@@ -81,6 +81,21 @@ class Syscalls:
         """Remove a file; one that is gone is no error."""
         path.unlink(missing_ok=True)
 
+    def remove_abandoned(self, path: pathlib.Path) -> None:
+        """Remove a file that its writer, which locks it, has left; one that is gone is no error.
+
+        Nothing is removed where the file system has no locks.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return
+        try:
+            if _lock(descriptor):
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
     def remove_folder(self, path: pathlib.Path) -> None:
         """Remove an empty folder."""
         path.rmdir()
@@ -96,3 +111,17 @@ class Syscalls:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _locked(descriptor: int) -> int:
+    _lock(descriptor)
+    return descriptor
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file until it is closed; False where another process has, or where nothing locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -226,7 +226,6 @@ def test_a_file_that_was_reported_is_never_replaced(place):
     assert place.storage.folders() == ()
 
 
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
 @pytest.mark.parametrize("size", [5000, 9 << 20])
 def test_two_writers_of_a_rank_never_replace_each_others_file(place, size):
     """Both begin before either is done, as of a coordinator that was cut off and its successor."""
