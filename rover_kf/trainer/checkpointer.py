@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -68,10 +69,14 @@ class Checkpointer:
             or a captured step (``torch.cuda.CUDAGraph.replay()``); nor does it see parameters that
             are swapped (averaged weights, schedule-free optimizers): call finish() before these.
             Ranks of a world that hold different states copy at once all the same.
+            ``"check"`` finds out whether a script may use it: each save copies at once, and a
+            warning names what changed where an overlapped copy would still have been under way. It
+            takes the memory of one more copy and a part of a core.
         settings: of the process; read from the environment if not given.
 
     Raises:
-        InputError: ``every`` is below 1, or a variable of the environment is wrong.
+        InputError: ``every`` is below 1, ``overlap`` is another text, or a variable of the
+            environment is wrong.
     """
 
     def __init__(
@@ -79,13 +84,15 @@ class Checkpointer:
         *,
         every: int | None = None,
         replicated: bool = True,
-        overlap: bool = False,
+        overlap: bool | Literal["check"] = False,
         settings: TrainerSettings | None = None,
     ) -> None:
         self._settings = settings or trainer_settings.read()
         self.every = self._settings.every if every is None else every
         if self.every < 1:
             raise errors.InputError(f"every is {every}; 1 or more is needed")
+        if overlap not in (False, True, "check"):
+            raise errors.InputError(f"overlap is {overlap!r}; allowed: False, True, 'check'")
         self._replicated = replicated
         home = self._settings.shared_dir
         self._sidecar = SidecarClient(home) if home else None

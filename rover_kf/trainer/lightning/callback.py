@@ -19,7 +19,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -146,7 +146,9 @@ class FlashCheckpoint(Callback):
         InputError: ``every`` is below 1.
     """
 
-    def __init__(self, *, every: int | None = None, overlap: bool = False) -> None:
+    def __init__(
+        self, *, every: int | None = None, overlap: bool | Literal["check"] = False
+    ) -> None:
         self.checkpointer = Checkpointer(every=every, overlap=overlap)
         """Can be waited for, and knows where a state came from."""
         self._generators, self._order = DeferredGenerators(), DataOrder()

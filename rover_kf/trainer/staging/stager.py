@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 
@@ -30,6 +31,7 @@ from rover_kf.trainer.staging.copy_threads import CopyThreads, SharedWork
 from rover_kf.trainer.staging.cuda import Streams
 from rover_kf.trainer.staging.mutation_check import MutationWatch, start_watch
 from rover_kf.trainer.staging.overlap import OptimizerOwned, Overlap
+from rover_kf.trainer.staging.overlap_check import OverlapCheck
 from rover_kf.trainer.staging.plan_cache import CopyPlan, CopyPlanCache
 from rover_kf.trainer.staging.reentrancy import ReentrancyGuard
 from rover_kf.trainer.staging.slot_reservation import SlotReservation
@@ -53,6 +55,7 @@ class Stager:
         overlap: whether to copy while training computes. In a world of several ranks that hold
             different states all is copied at once: there a rank may clear the slot of the step
             before while another one still copies this step, and a crash would leave no common one.
+            ``"check"``: copy at once, and report what would have changed meanwhile.
     """
 
     def __init__(
@@ -62,10 +65,11 @@ class Stager:
         on_sealed: OnSealed,
         *,
         replicated: bool,
-        overlap: bool = False,
+        overlap: bool | Literal["check"] = False,
     ) -> None:
         self._settings, self._on_sealed, self._replicated = settings, on_sealed, replicated
-        self._overlaps = overlap
+        self._overlaps = bool(overlap)
+        self._check = OverlapCheck() if overlap == "check" else None
         self._slots, self._streams = SlotBuffers(request_arena), Streams()
         self._flatten_cache = FlattenCache(replicated=replicated)
         self.guard = ReentrancyGuard()
@@ -133,6 +137,10 @@ class Stager:
             late = self._optimizer_owned.names(
                 self._flatten_cache.generation, state, parts.tensors, at
             )
+        if self._check is not None:
+            tensors = {name: tensor for name, tensor in parts.tensors.items() if name in late}
+            self._check.start(saved.step, tensors)
+            overlaps, late = False, frozenset()
         if metrics:
             parts = dataclasses.replace(parts, metadata={**parts.metadata, **metrics})
         self._begin(saved, parts, late, at, on_device=on_device)
@@ -186,11 +194,14 @@ class Stager:
         """
         with self.guard.held():
             self._overlap.finish()
+            if self._check is not None:
+                self._check.finish()
 
     def check(self) -> None:
         """Raise what a copy that is done failed with; never waits."""
         if self._overlap.is_done:
-            self.finish()
+            with self.guard.held():
+                self._overlap.finish()
 
     def take_waited(self) -> float:
         """Seconds that optimizer steps have waited for copies since this was last called."""
@@ -208,6 +219,8 @@ class Stager:
             self.finish()
         finally:
             self._plans.clear()
+            if self._check is not None:
+                self._check.close()
             self._overlap.close()
             self._threads.close()
             self._slots.close()
