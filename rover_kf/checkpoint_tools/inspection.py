@@ -137,8 +137,7 @@ def _inspect(storage: Storage, folder: CheckpointFolder, info: CheckpointInfo) -
     try:
         content = storage.read_manifest(folder)
     except errors.CorruptSnapshot as error:
-        unknown = isinstance(error, errors.UnknownFormat)
-        return dataclasses.replace(info, problem=str(error), unreadable=unknown)
+        return dataclasses.replace(info, problem=str(error), unreadable=_is_unknown(error))
     except errors.StorageError:
         if not was_removed(storage, folder):
             raise
@@ -270,14 +269,18 @@ def _mark_unreadable(
     return dataclasses.replace(checked, files=(file,))
 
 
+def _is_unknown(error: errors.CorruptSnapshot) -> bool:
+    """Whether another release wrote a manifest, which is no damage."""
+    return isinstance(error, errors.UnknownFormat)
+
+
 def _verify_files(
     storage: Storage, folder: CheckpointFolder, sizes: Mapping[str, int]
 ) -> Iterator[FileVerification]:
     try:
         content = storage.read_manifest(folder)
     except errors.CorruptSnapshot as error:
-        unknown = isinstance(error, errors.UnknownFormat)
-        yield FileVerification(manifest.NAME, 0, str(error), unreadable=unknown)
+        yield FileVerification(manifest.NAME, 0, str(error), unreadable=_is_unknown(error))
         return
     yield FileVerification(manifest.NAME, 0)
     for file in content.files:

@@ -139,26 +139,30 @@ class Bucket:
                     raise
             return True
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, max_bytes: int) -> bytes:
         """A small object.
 
+        Args:
+            key: below the prefix.
+            max_bytes: that it may have; of a larger one nothing is read.
+
         Raises:
+            CorruptSnapshot: it is larger.
             StorageError: it is not there, or the store refused or did not answer in time.
         """
         with self._storage_errors(f"{key} cannot be read"):
-            return bytes(obstore.get(self._small, key).bytes())
+            return self._read_bounded(key, max_bytes)
 
-    def find(self, key: str) -> bytes | None:
-        """A small object; None if there is none.
+    def find(self, key: str, max_bytes: int) -> bytes | None:
+        """A small object, as ``read``; None if there is none.
 
         Raises:
+            CorruptSnapshot: it is larger.
             StorageError: the store refused or did not answer in time.
         """
-        with self._storage_errors(f"{key} cannot be read"):
-            try:
-                return bytes(obstore.get(self._small, key).bytes())
-            except FileNotFoundError:
-                return None
+        with self._storage_errors(f"{key} cannot be read"), contextlib.suppress(FileNotFoundError):
+            return self._read_bounded(key, max_bytes)
+        return None
 
     def read_range(self, key: str, offset: int, length: int) -> Iterator[memoryview]:
         """A range of an object, a few parts ahead.
@@ -202,6 +206,12 @@ class Bucket:
         """
         with self._storage_errors("cannot be tidied"), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._small, list(keys))
+
+    def _read_bounded(self, key: str, max_bytes: int) -> bytes:
+        response = obstore.get(self._small, key)
+        if response.meta["size"] > max_bytes:
+            raise errors.CorruptSnapshot(f"{self._url}/{key} has more than {max_bytes} bytes")
+        return bytes(response.bytes())
 
     def _read_part(self, key: str, begin: int, size: int) -> memoryview:
         with self._storage_errors(f"{key} cannot be read"):

@@ -113,7 +113,8 @@ class ObjectStorage:
 
     def read_manifest(self, folder: CheckpointFolder) -> Manifest:
         """Read a manifest; its files are not looked at."""
-        return manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
+        content = self._bucket.read(_manifest_key(folder), manifest.MAX_BYTES)
+        return manifest.from_bytes(content, folder)
 
     def load(self, folder: CheckpointFolder) -> Manifest:
         """Read a manifest and check that its files are there in their sizes."""
@@ -200,7 +201,7 @@ class ObjectStorage:
 
     def read_small(self, name: str) -> bytes | None:
         """An object's bytes; None if there is none."""
-        return self._bucket.find(name)
+        return self._bucket.find(name, manifest.MAX_BYTES)
 
     def create_small(self, name: str, content: bytes) -> bool:
         """Write an object; False if there is one of that name."""

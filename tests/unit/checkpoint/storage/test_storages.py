@@ -265,6 +265,20 @@ def test_of_two_jobs_that_claim_a_folder_at_once_one_owns_it(place, attempt):
     assert marker.name == str(attempt)
 
 
+def test_a_small_file_that_is_large_is_not_read(place, monkeypatch):
+    """Somebody has put it there; a sidecar has no memory for it."""
+    folder = _save(place.storage, 1)
+    assert place.storage.create_small("owner.json", b"12345678")
+    monkeypatch.setattr(manifest, "MAX_BYTES", 7)
+    with pytest.raises(errors.CorruptSnapshot, match=r"owner\.json .* 7"):
+        place.storage.read_small("owner.json")
+    with pytest.raises(errors.CorruptSnapshot, match=r"manifest\.json .* 7"):
+        place.storage.read_manifest(folder)
+    monkeypatch.setattr(manifest, "MAX_BYTES", 8)
+    assert place.storage.read_small("owner.json") == b"12345678"
+    assert place.storage.read_small("another") is None
+
+
 def test_damage_is_found_and_named(place):
     """A byte, an end, a file, the manifest: CorruptSnapshot with the name of what is wrong."""
     folder = _save(place.storage, 1)
