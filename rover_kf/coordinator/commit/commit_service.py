@@ -104,7 +104,7 @@ class CommitService:
         self._poll, self._answering = LongPoll(), asyncio.Lock()
         self._committer = Committer(settings, events, storage, self._on_committed)
         self._undurable = UndurableState(self._sealed_steps, self._committer)
-        self._overdue = OverduePersist(settings.persist_seconds)
+        self._overdue = OverduePersist(settings.policy.checkpoint.persist_seconds)
 
     @property
     def sealed_step(self) -> int | None:
