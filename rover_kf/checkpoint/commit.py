@@ -138,8 +138,8 @@ def _aborted_ranks(log: CommitLog, state: State) -> frozenset[int]:
 def _rejection_reason(log: CommitLog, durable: RankPersisted) -> str:
     if durable.state.round < log.round:
         return f"stale: round {durable.state.round} is over, round {log.round} runs"
-    if is_committed(log, durable.state):
-        return f"late: {durable.state} or a newer state is committed already"
+    if log.committed is not None and is_committed(log, durable.state):
+        return f"late: {log.committed.state} is committed already"
     if not 0 <= durable.rank < durable.world_size:
         return f"rank {durable.rank} is not in a world of {durable.world_size}"
     return ""
