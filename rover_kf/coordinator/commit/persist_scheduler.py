@@ -22,6 +22,8 @@ _TRIES = 2
 """Orders that may come too late before a state that is yet to come is named."""
 _PROMPT_TRIES = 12
 """Orders that may come too late before the policy's pace is kept between them."""
+_RETRY_SECONDS = 5.0
+"""Before a state that was given up is named again, where nothing newer was sealed."""
 _LEAD_SECONDS, _MAX_LEAD_SECONDS = 0.25, 4.0
 """How long an order may travel at first, and at most; it doubles with each one that is late."""
 
@@ -59,7 +61,9 @@ class PersistScheduler:
     _late: int = 0
     """Orders since the last commit that came after the state was overwritten."""
     _overwritten: State | None = None
-    """Sealed last of those that were overwritten: nobody has it any more."""
+    """Given up last since newer saves replaced it: most likely nobody has it any more."""
+    _retry_at: float = 0.0
+    """When it is named again, if nothing newer has been sealed."""
     _reference: tuple[State, float] | None = None
     """Sealed when the last order was given, and monotonic seconds: the pace of saves."""
 
@@ -76,7 +80,9 @@ class PersistScheduler:
                 would stop training's saves, so no other step is named meanwhile.
         """
         sealed = self._sealed
-        if sealed is None or sealed <= self._finished or sealed == self._overwritten:
+        if sealed is None or sealed <= self._finished:
+            return self.current
+        if sealed == self._overwritten and now < self._retry_at:
             return self.current
         is_late = self._late >= _TRIES and self._late % 2 == 0
         free = self.current is None and copying in (None, None if is_late else sealed)
@@ -165,7 +171,7 @@ class PersistScheduler:
             self._not_before = max(self._not_before, now + pause)
             return
         if not is_upcoming:
-            self._overwritten = state
+            self._overwritten, self._retry_at = state, now + _RETRY_SECONDS
         self._late += 1
         if self._late <= _PROMPT_TRIES:
             self._not_before = now

@@ -16,8 +16,9 @@ from rover_kf.api.states import NO_STATE, State
 from rover_kf.checkpoint.arena.slot_record import PinRequest, Seal
 from rover_kf.sidecar.slots.slots import PodSlots
 
-_SEAL_SECONDS = 10.0
-"""How long a state that is yet to come is waited for: saves may have become rare."""
+_IDLE_SECONDS, _SEAL_SECONDS = 2.0, 10.0
+"""How long a state that is yet to come is waited for: without any save, as at training's end, and
+in all."""
 _GRACE_SECONDS = 5.0
 """How much longer saves spare its slot: a sidecar may get no core for a while."""
 _POLL_SECONDS = 0.002
@@ -63,12 +64,16 @@ class OrderPins:
             # Only now: whatever is sealed from here on is spared.
             if late := [state for state in map(self._newest, self.local_ranks) if state >= first]:
                 return f"the order was late: {first} was named, and {max(late)} was sealed"
+            newest, idle_until = NO_STATE, deadline
             while self.local_ranks and not self._closed:
+                now, before = time.monotonic(), newest
+                newest = max(map(self._newest, self.local_ranks))
+                idle_until = now + _IDLE_SECONDS if newest > before else idle_until
                 seals = {rank: request.select(self._sealed(rank)) for rank in self.local_ranks}
                 if all(seals.values()):
                     return self._pin_first(seals)
-                if time.monotonic() >= deadline:
-                    return f"no rank saved {first} or a later state in {_SEAL_SECONDS:g} s"
+                if now >= min(deadline, idle_until):
+                    return f"{first} was named, and the newest save is still {newest}"
                 await asyncio.sleep(_POLL_SECONDS)
         return ""
 

@@ -191,6 +191,16 @@ def test_after_two_late_orders_a_state_to_come_is_named():
     assert naming.upcoming == _s(1, 72)
 
 
+def test_a_state_that_is_the_newest_for_long_is_named_again():
+    """Training has ended: what was given up may be there all the same."""
+    naming = PersistScheduler(persist_seconds=0.0)
+    naming.on_sealed(_s(1, 10))
+    assert naming.due(0.0) == _s(1, 10)
+    naming.aborted(_s(1, 10), now=1.0, pause=0.0)
+    assert naming.due(5.9) is None
+    assert naming.due(6.0) == _s(1, 10)
+
+
 def test_a_state_that_never_comes_is_followed_by_a_sealed_one():
     """Saves have become slow; then the lead is longer."""
     naming = PersistScheduler(persist_seconds=0.0)
