@@ -1,13 +1,20 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP request to the sidecar of a pod that is reached by its address."""
+"""One HTTP request to the sidecar of a pod that is reached by its address.
+
+A tenant's pod may answer anything: the bytes and the seconds of the whole exchange are bounded.
+"""
 
 from __future__ import annotations
 
 import functools
 import http.client
+import io
 import pathlib
+import socket
 import ssl
+import time
+from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -15,6 +22,9 @@ from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.system import tls
 
 ANSWER_SECONDS = 10.0
+"""For the whole exchange."""
+MAX_ANSWER_BYTES = 2 << 20
+"""A status of a thousand ranks takes a quarter of it."""
 
 
 def send(
@@ -39,14 +49,14 @@ def send(
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     # Each job is asked a few times a minute: a pool of connections would keep none of use.
-    connection = http.client.HTTPConnection(pod.address, names.PORT, timeout=ANSWER_SECONDS)
+    connection = _Connection(pod.address, names.PORT, timeout=ANSWER_SECONDS)
     if pod.uses_tls:
         context = _context(key, authorities, needed=token is not None)
         connection = _Encrypted(pod.address, context, tls.server_name(key.namespace))
     try:
         connection.request(method, path, body=body, headers=headers)
         reply = connection.getresponse()
-        found = reply.read()
+        found = reply.read(MAX_ANSWER_BYTES + 1)
     except ssl.SSLCertVerificationError as cause:
         refused = f"the certificate of {key}'s coordinator is refused ({cause.verify_message})"
         message = f"{refused}: see rover-kf doctor, docs/security.md"
@@ -56,6 +66,9 @@ def send(
         raise errors.ClusterUnavailable(message) from cause
     finally:
         connection.close()
+    if len(found) > MAX_ANSWER_BYTES:
+        message = f"the coordinator of {key} answers with more than {MAX_ANSWER_BYTES} bytes"
+        raise errors.ClusterUnavailable(message)
     if reply.status != http.HTTPStatus.OK:
         said = found.decode(errors="replace")[:500]
         message = f"the coordinator of {key} refused {method} {path}: {reply.status} {said}"
@@ -63,7 +76,47 @@ def send(
     return found
 
 
-class _Encrypted(http.client.HTTPConnection):
+class _DeadlineReader(io.RawIOBase):
+    """A socket's bytes until a time of the monotonic clock.
+
+    A socket's own timeout is for each of its reads: a byte from time to time would never end.
+    """
+
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase, deadline: float) -> None:
+        self._sock, self._raw, self._deadline = sock, raw, deadline
+
+    def readable(self) -> bool:
+        """See RawIOBase."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """See RawIOBase."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the answer has not ended within {ANSWER_SECONDS:g} s")
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        """See RawIOBase; the socket is open for as long as its reader is."""
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer that has to end in time."""
+
+    def __init__(self, sock: socket.socket, *rest: Any, **options: Any) -> None:
+        super().__init__(sock, *rest, **options)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        self.fp = io.BufferedReader(_DeadlineReader(sock, self.fp.detach(), deadline))
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _Response
+
+
+class _Encrypted(_Connection):
     """TLS to an address whose certificate has to bear another name."""
 
     def __init__(self, address: str, context: ssl.SSLContext, name: str) -> None:
