@@ -211,6 +211,6 @@ def _parse_member(item: Mapping[str, Any]) -> tuple[JobKey, Pod] | None:
     metadata = item["metadata"]
     labels = metadata.get("labels") or {}
     job_kind = registry.kind_operated_by(labels.get(names.OPERATOR_NAME_LABEL, ""))
-    job = JobKey(metadata["namespace"], labels.get(names.JOB_NAME_LABEL, ""), job_kind.kind)
+    job = JobKey(metadata["namespace"], str(labels.get(names.JOB_NAME_LABEL, "")), job_kind.kind)
     found = objects.parse_pods([item])
     return (job, found[0]) if found else None

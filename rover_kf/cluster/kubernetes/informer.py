@@ -26,6 +26,8 @@ WATCH_SECONDS = 60.0
 ABSENT_SECONDS = 60.0
 """Between two looks for a collection that the API server does not have: a kind of job may be
 installed later."""
+_MAX_UNREADABLE = 1000
+"""Objects of which it is remembered that they cannot be read."""
 PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 10.0
 """Between two tries to follow an API server that does not answer: at first, and at most."""
 
@@ -55,6 +57,8 @@ class Informer(Generic[T]):
         self._transform, self._on_change = transform, on_change
         self._lock = threading.Lock()
         self._objects: dict[ObjectKey, tuple[int, T]] = {}
+        self._unreadable = set[ObjectKey]()
+        """Of whom that was logged."""
         self.synced = threading.Event()
         """Set once the whole collection was read; from then on what is not here is not there."""
 
@@ -92,10 +96,13 @@ class Informer(Generic[T]):
             except errors.NoSuchJob:
                 LOG.info("the API server has no %s; looking again later", self._what)
                 stop.wait(ABSENT_SECONDS)
-            except errors.RoverError as cause:
+            except Exception as cause:  # whatever a server answers, all jobs are still followed
                 if time.monotonic() - began > LONGEST_PAUSE:
                     pause = PAUSE_SECONDS  # it has worked for a while
-                LOG.warning("%s: %s; trying again in %g s", self._what, cause, pause)
+                expected = isinstance(cause, errors.RoverError)
+                LOG.warning(
+                    "%s: %s; trying again in %g s", self._what, cause, pause, exc_info=not expected
+                )
                 stop.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -136,12 +143,28 @@ class Informer(Generic[T]):
 
     def _store(self, item: Mapping[str, Any]) -> None:
         place, version = _object_key(item), _version(item)
+        known = self._objects.get(place)
+        if known is not None and known[0] >= version:
+            return
+        try:
+            kept = self._transform(item)
+        except Exception as cause:  # noqa: BLE001 - a tenant wrote it; the others are still followed
+            self._leave_out(place, cause)
+            return
+        self._unreadable.discard(place)
         with self._lock:
             known = self._objects.get(place)
             if known is not None and known[0] >= version:
                 return
-            self._objects[place] = (version, self._transform(item))
+            self._objects[place] = (version, kept)
         self._on_change(place)
+
+    def _leave_out(self, key: ObjectKey, cause: Exception) -> None:
+        """Keep nothing of an object that cannot be read, and log that once."""
+        if key not in self._unreadable and len(self._unreadable) < _MAX_UNREADABLE:
+            self._unreadable.add(key)
+            LOG.warning("%s: %s/%s cannot be read and is left out: %r", self._what, *key, cause)
+        self._drop(key, None)
 
     def _drop(self, key: ObjectKey, version: int | None) -> None:
         with self._lock:
