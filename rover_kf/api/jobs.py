@@ -32,6 +32,10 @@ class JobKey:
         return f"{names.AUDIENCE}:{self.namespace}/{self.name}"
 
 
+MAX_REPLICAS = 10_000
+"""Pods of one replica type at most: each costs the controller memory and time."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerStatus:
     """State of one container of a pod, as the kubelet reports it."""

@@ -17,12 +17,16 @@ from typing import Any, NoReturn
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.faults import failure_kinds
+from rover_kf.api.jobs import MAX_REPLICAS
 
 OBJECT_NAME = r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$"
 """Of a Secret, a ConfigMap or a claim."""
 BYTES, CORES, SECONDS = "bytes", "cores", "seconds"
 """Units: an annotation states a quantity or a duration."""
-NUMBER_LIMIT = 2**63
+_MOST = {BYTES: 2**60, CORES: 100_000, SECONDS: 10 * 366 * 86_400}
+"""The greatest value of a unit: an exbibyte, and ten years. Later arithmetic stays finite."""
+_MOST_NUMBER = 2**53
+"""Of other numbers; a float holds each whole number up to it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class Rule:
     unit: str = ""
     least: float | None = None
     above: float | None = None
+    most: float = 0
+    """0: what the unit allows."""
     choices: tuple[str, ...] = ()
     pattern: str = ""
     parse: Callable[[str], object] | None = None
@@ -44,11 +50,11 @@ class Rule:
         if value is None or isinstance(value, str):
             return "" if value is None or self._allows_text(value) else self.help
         numbers = value if isinstance(value, tuple) else (value,)
-        least = -NUMBER_LIMIT if self.least is None else self.least
+        most = self.most or _MOST.get(self.unit, _MOST_NUMBER)
+        least = -most if self.least is None else self.least
         if not all(n >= least and (self.above is None or n > self.above) for n in numbers):
             return self.help
-        below = all(n < NUMBER_LIMIT for n in numbers)
-        return "" if below else f"{self.help}, below 2^63"
+        return "" if all(n <= most for n in numbers) else f"{self.help}, {most} at most"
 
     def _allows_text(self, text: str) -> bool:
         if self.choices:
@@ -194,11 +200,13 @@ class ScalingPolicy(PolicySection):
 
     mode: str = value("recommend", choices=("off", "recommend", "auto"))
     """``recommend`` decides and tells; ``auto`` also patches replicas."""
-    min: int | None = value(None, least=1)
-    max: int | None = value(None, least=1)
-    sizes: tuple[int, ...] = value((), "a comma-separated list of whole numbers such as 1,2,4")
+    min: int | None = value(None, least=1, most=MAX_REPLICAS)
+    max: int | None = value(None, least=1, most=MAX_REPLICAS)
+    sizes: tuple[int, ...] = value(
+        (), "a comma-separated list of whole numbers such as 1,2,4", most=MAX_REPLICAS
+    )
     """The only numbers of Worker replicas to choose from; empty: all between min and max."""
-    ps_max: int | None = value(None, least=1)
+    ps_max: int | None = value(None, least=1, most=MAX_REPLICAS)
     """Most parameter servers of a TFJob; None: as many as it came with."""
     window: float = value(60.0, unit=SECONDS, above=0)
     """Length of one throughput window."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rover_kf import errors
+from rover_kf.api.jobs import MAX_REPLICAS
 from rover_kf.injection import quantities
 from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.job_kinds.job_spec import JobSpec
@@ -24,12 +26,18 @@ def worker_bounds(job: JobSpec, policy: RoverPolicy) -> tuple[int, int]:
     """Fewest and most Worker replicas: annotation, else elasticPolicy, else what stands there.
 
     Of a TFJob whose workers come and go one may stay alone.
+
+    Raises:
+        ManifestError: they are above MAX_REPLICAS. A job that no webhook has seen may state that.
     """
     elastic = job.kind.elastic_policy(job.manifest)
     workers = job.workers
     fewest = 1 if job.is_dynamic else workers
     low = policy.scaling.min or elastic.get("minReplicas") or fewest
     high = policy.scaling.max or elastic.get("maxReplicas") or max(workers, low)
+    if high > MAX_REPLICAS or low > MAX_REPLICAS:
+        allowed = f"{MAX_REPLICAS} at most, as for Worker.replicas"
+        raise errors.ManifestError("spec.elasticPolicy", dict(elastic), allowed=allowed)
     return min(low, high) if policy.scaling.min is None else low, high
 
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.jobs import Manifest
+from rover_kf.api.jobs import MAX_REPLICAS, Manifest
 from rover_kf.job_kinds.job_kind import JobKind
 
 
@@ -48,6 +48,8 @@ def _check_replica(replica: object, path: str, job_kind: JobKind, source: str) -
     replicas = replica.get("replicas", 1)
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         _refuse(f"{path}.replicas", replicas, "a whole number, 1 or more", source)
+    if replicas > MAX_REPLICAS:
+        _refuse(f"{path}.replicas", replicas, f"{MAX_REPLICAS} at most", source)
     template = _mapping(replica, "template", f"{path}.template", source)
     if template.get("metadata") is not None:
         metadata = _mapping(template, "metadata", f"{path}.template.metadata", source)

@@ -62,8 +62,9 @@ class AutoscalingPolicy:
 
     def allowed(self) -> tuple[int, ...]:
         """Sizes that may be chosen, ascending; empty if the bounds contradict the sizes."""
-        listed = self.sizes or range(self.min, self.max + 1)
-        return tuple(size for size in sorted(set(listed)) if self.min <= size <= self.max)
+        if not self.sizes:
+            return tuple(range(self.min, self.max + 1))
+        return tuple(size for size in sorted(set(self.sizes)) if self.min <= size <= self.max)
 
     def allowed_text(self) -> str:
         """The same for a person."""
