@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http
 import json
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,22 @@ _PAGE = 200
 """Objects that are parsed at a time: of pods, each takes sixty kilobytes of memory."""
 
 Query = Mapping[str, str | int | bool]
+
+
+def resource_path(prefix: str, *segments: str) -> str:
+    """Join a path of the API server; a segment names one object, whatever it contains.
+
+    Args:
+        prefix: written in this project, such as ``/api/v1``.
+        *segments: of objects and collections, also those that a tenant has stated.
+
+    Raises:
+        InputError: a segment is empty or leads elsewhere.
+    """
+    for segment in segments:
+        if segment in ("", ".", ".."):
+            raise errors.InputError(f"{segment!r} is not the name of an object")
+    return "/".join((prefix, *(urllib.parse.quote(segment, safe=":") for segment in segments)))
 
 
 class ResourceVersionExpired(Exception):

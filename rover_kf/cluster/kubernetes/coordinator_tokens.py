@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.cluster.kubernetes.api import KubernetesApi
+from rover_kf.cluster.kubernetes.api import KubernetesApi, resource_path
 
 LIFETIME_SECONDS = 600
 """The shortest lifetime that the API server grants."""
@@ -60,7 +60,8 @@ class CoordinatorTokens:
         return token
 
     def _request(self, audience: str) -> str:
-        path = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{self._name}/token"
+        account = ("namespaces", self._namespace, "serviceaccounts", self._name)
+        path = resource_path("/api/v1", *account, "token")
         spec = {"audiences": [audience], "expirationSeconds": LIFETIME_SECONDS}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         what = f"a token of the service account {self._namespace}/{self._name}"

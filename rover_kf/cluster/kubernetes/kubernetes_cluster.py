@@ -22,7 +22,12 @@ from rover_kf.api import codec, names
 from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster.kubernetes import conversion as objects
-from rover_kf.cluster.kubernetes.api import MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi
+from rover_kf.cluster.kubernetes.api import (
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    KubernetesApi,
+    resource_path,
+)
 from rover_kf.cluster.kubernetes.transport import ApiProxyTransport, Transport
 from rover_kf.job_kinds import registry
 from rover_kf.job_kinds.job_kind import JobKind
@@ -30,6 +35,7 @@ from rover_kf.job_kinds.job_kind import JobKind
 LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
 _SILENCE, _SIZES = "whether nodes are silent", "what nodes have"
 """Reads that the caller may lack the right to."""
+_AUTOSCALING = "/apis/autoscaling/v2"
 _ALIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 LOG = logging.getLogger(__name__)
 
@@ -126,7 +132,7 @@ class KubernetesCluster:
         operator = f"{key.kind.lower()}-controller"
         selector = f"{names.JOB_NAME_LABEL}={key.name},{names.OPERATOR_NAME_LABEL}={operator}"
         found = self._api.items(
-            f"/api/v1/namespaces/{key.namespace}/pods",
+            _in_namespace(key.namespace, "pods"),
             what=f"pods of {key}",
             query={"labelSelector": selector},
         )
@@ -212,7 +218,7 @@ class KubernetesCluster:
         found: dict[str, float] = {}
         for name in sorted(nodes):
             try:
-                node = self._api.request("GET", f"/api/v1/nodes/{name}", what=f"node {name}")
+                node = self._api.request("GET", _node(name), what=f"node {name}")
             except errors.NoSuchJob:
                 continue  # Kubernetes itself removes the pods of a node that is no more
             except errors.InputError as refusal:
@@ -229,7 +235,7 @@ class KubernetesCluster:
         """Mark a node as unschedulable, with the reason in an annotation."""
         why = {"annotations": {names.CORDONED_ANNOTATION: reason}}
         body = {"metadata": why, "spec": {"unschedulable": True}}
-        path, what = f"/api/v1/nodes/{name}", f"node {name}"
+        path, what = _node(name), f"node {name}"
         self._api.request("PATCH", path, what=what, body=body, content_type=MERGE_PATCH)
 
     def namespace_objects(self, namespace: str) -> NamespaceObjects:
@@ -243,9 +249,8 @@ class KubernetesCluster:
                 unread.append(f"{what} could not be read and bound nothing: {refusal}")
                 return ()
 
-        place = f"namespaces/{namespace}"
-        quotas = read(f"quotas of {namespace}", f"/api/v1/{place}/resourcequotas")
-        scalers = f"/apis/autoscaling/v2/{place}/horizontalpodautoscalers"
+        quotas = read(f"quotas of {namespace}", _in_namespace(namespace, "resourcequotas"))
+        scalers = resource_path(_AUTOSCALING, "namespaces", namespace, "horizontalpodautoscalers")
         return NamespaceObjects(quotas, read(f"autoscalers of {namespace}", scalers), tuple(unread))
 
     def list_nodes(self) -> tuple[Manifest, ...] | None:
@@ -271,7 +276,7 @@ class KubernetesCluster:
 
     def emit(self, key: JobKey, event: Event) -> None:
         """Put an Event on the job; a job that is gone, or a line told before, is no error."""
-        path = f"/api/v1/namespaces/{key.namespace}/events"
+        path = _in_namespace(key.namespace, "events")
         with contextlib.suppress(errors.NoSuchJob, errors.JobExists):
             body = objects.event_body(self.get_job(key), event, time.time())
             self._api.request("POST", path, what=f"event of {key}", body=body)
@@ -283,7 +288,7 @@ class KubernetesCluster:
         except errors.NoSuchJob:
             return ()
         found = self._api.items(
-            f"/api/v1/namespaces/{key.namespace}/events",
+            _in_namespace(key.namespace, "events"),
             what=f"events of {key}",
             query={"fieldSelector": f"involvedObject.uid={uid}"},
         )
@@ -295,8 +300,16 @@ def _jobs(key: JobKey) -> str:
 
 
 def _job(key: JobKey) -> str:
-    return f"{_jobs(key)}/{key.name}"
+    return resource_path(_jobs(key), key.name)
 
 
 def _pod(key: JobKey, name: str) -> str:
-    return f"/api/v1/namespaces/{key.namespace}/pods/{name}"
+    return _in_namespace(key.namespace, "pods", name)
+
+
+def _in_namespace(namespace: str, *segments: str) -> str:
+    return resource_path("/api/v1", "namespaces", namespace, *segments)
+
+
+def _node(name: str) -> str:
+    return resource_path("/api/v1", "nodes", name)

@@ -17,7 +17,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.cluster import sidecar_request
-from rover_kf.cluster.kubernetes.api import KubernetesApi
+from rover_kf.cluster.kubernetes.api import KubernetesApi, resource_path
 
 
 class Transport(Protocol):
@@ -80,8 +80,9 @@ class ApiProxyTransport:
             raise errors.Unreachable(message)
         inner, _, text = path.partition("?")
         scheme = "https" if pod.uses_tls else "http"
-        pods = f"/api/v1/namespaces/{key.namespace}/pods"
-        target = f"{pods}/{scheme}:{pod.name}:{names.PORT}/proxy{inner}"
+        place = f"{scheme}:{pod.name}:{names.PORT}"
+        pods = resource_path("/api/v1", "namespaces", key.namespace, "pods", place)
+        target = f"{pods}/proxy{inner}"
         query = dict(item.partition("=")[::2] for item in text.split("&") if item)
         try:
             what = f"the coordinator of {key}"

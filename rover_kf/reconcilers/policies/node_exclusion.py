@@ -82,8 +82,7 @@ def _new_exclusions(
     found: dict[str, ExcludedNode] = {}
     room = min(MAX_NODES, max(len(observed.pods) // 2, 1)) - len(retained)
     known = {one.node for one in retained} | _only_node(observed)
-    told = observed.status.faulty_nodes if observed.status else ()
-    for unfit in (*told, *faulty_nodes(observed), *_kubernetes_faults(observed, now)):
+    for unfit in (*_reported_nodes(observed), *_kubernetes_faults(observed, now)):
         until = unfit.observed_at + observed.policy.sections.failures.node_avoid
         if unfit.node not in known and unfit.node not in found and until > now and room > 0:
             reason = f"{unfit.pod}: {unfit.kind}: {unfit.reason}"[:MAX_REASON]
@@ -94,12 +93,21 @@ def _new_exclusions(
 
 def _plan_cordons(observed: Observed, new: tuple[ExcludedNode, ...]) -> list[Cordon]:
     """Of nodes that broke or failed a check; what else a pod met there may be of its own making."""
-    told = observed.status.faulty_nodes if observed.status else ()
-    broken = {one.node for one in (*told, *faulty_nodes(observed))}
+    broken = {one.node for one in _reported_nodes(observed)}
     found = [one for one in new if one.node in broken]
     if observed.policy.sections.nodes.cordon == "off":
         return []
     return [Cordon(one.node, one.reason) for one in found]
+
+
+def _reported_nodes(observed: Observed) -> Iterator[FaultyNode]:
+    """Nodes that the coordinator reports, of those that hold a pod of the job.
+
+    A coordinator is a tenant's: it may name any node, and any other object.
+    """
+    own = {pod.node for pod in observed.pods if pod.node}
+    reported = observed.status.faulty_nodes if observed.status else ()
+    return (one for one in (*reported, *faulty_nodes(observed)) if one.node in own)
 
 
 def _only_node(observed: Observed) -> set[str]:
