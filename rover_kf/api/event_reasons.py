@@ -104,6 +104,9 @@ ScaleRolledBack | Warning | The new size did not pay, and the job returns to the
 ScaleRefused | Normal or Warning | The replicas stay unchanged: a quota, a node, another autoscaler
     or the policy prevents it.
     -> Resolve the reason in the message, or set `scaling.max`.
+StatusRejected | Warning | The controller does not use the coordinator's answer: it is no status, or
+    a value is out of bounds.
+    -> Check which program listens on port 7411 of the job's first pod.
 MemoryRaised | Normal | The memory limit of a replica type was raised.
     -> State the new limit in the manifest.
 MemoryNotRaised | Warning | Memory ran short, but the limit stays; the message gives the bound.

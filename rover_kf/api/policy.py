@@ -38,7 +38,7 @@ class Rule:
     unit: str = ""
     least: float | None = None
     above: float | None = None
-    most: float = 0
+    limit: float = 0
     """0: what the unit allows."""
     choices: tuple[str, ...] = ()
     pattern: str = ""
@@ -50,7 +50,7 @@ class Rule:
         if value is None or isinstance(value, str):
             return "" if value is None or self._allows_text(value) else self.help
         numbers = value if isinstance(value, tuple) else (value,)
-        most = self.most or _MOST.get(self.unit, _MOST_NUMBER)
+        most = self.limit or _MOST.get(self.unit, _MOST_NUMBER)
         least = -most if self.least is None else self.least
         if not all(n >= least and (self.above is None or n > self.above) for n in numbers):
             return self.help
@@ -200,13 +200,13 @@ class ScalingPolicy(PolicySection):
 
     mode: str = value("recommend", choices=("off", "recommend", "auto"))
     """``recommend`` decides and tells; ``auto`` also patches replicas."""
-    min: int | None = value(None, least=1, most=MAX_REPLICAS)
-    max: int | None = value(None, least=1, most=MAX_REPLICAS)
+    min: int | None = value(None, least=1, limit=MAX_REPLICAS)
+    max: int | None = value(None, least=1, limit=MAX_REPLICAS)
     sizes: tuple[int, ...] = value(
-        (), "a comma-separated list of whole numbers such as 1,2,4", most=MAX_REPLICAS
+        (), "a comma-separated list of whole numbers such as 1,2,4", limit=MAX_REPLICAS
     )
     """The only numbers of Worker replicas to choose from; empty: all between min and max."""
-    ps_max: int | None = value(None, least=1, most=MAX_REPLICAS)
+    ps_max: int | None = value(None, least=1, limit=MAX_REPLICAS)
     """Most parameter servers of a TFJob; None: as many as it came with."""
     window: float = value(60.0, unit=SECONDS, above=0)
     """Length of one throughput window."""

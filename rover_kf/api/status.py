@@ -90,6 +90,10 @@ class ServerLostRequest:
     """Which pod it is, and what became of it."""
 
 
+MAX_LISTED = {"events": 256, "windows": 64, "hangs": 4, "faulty_nodes": 16, "oom_kills": 8}
+"""Items of a status' lists at most; its reader rejects more."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CoordinatorStatus:
     """Everything a controller needs of a job, in one GET a window."""

@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from rover_kf.api import codec, names
+from rover_kf.api.bounds import check_bounds
 from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
-from rover_kf.api.status import CoordinatorStatus
+from rover_kf.api.status import MAX_LISTED, CoordinatorStatus
 
 
 class Cluster(Protocol):
@@ -144,6 +145,12 @@ def fetch_status(
     """Return the status of a job's coordinator, or of that of ``pod``; raises as the request.
 
     Its Events have a sequence above ``after``; names.NO_EVENTS: it has none of them.
+
+    Raises:
+        ProtocolError: the answer is no status, or is out of bounds. The job's pod wrote it.
     """
     path = f"{names.PATH_STATUS}?after={after}"
-    return codec.loads(CoordinatorStatus, cluster.call_coordinator(key, "GET", path, pod=pod))
+    reply = cluster.call_coordinator(key, "GET", path, pod=pod)
+    status = codec.loads(CoordinatorStatus, reply)
+    check_bounds(status, MAX_LISTED)
+    return status

@@ -129,3 +129,6 @@ def _policy_events(observed: Observed, now: float) -> Iterator[tuple[str, Event]
         message = f"scaling is off until it is mended: {observed.policy_error}"
         event = Event(names.EVENT_SCALE_REFUSED, message, warning=True, at=now)
         yield f"policy:{observed.policy_error[:40]}", event
+    if observed.status_error:
+        event = Event(names.EVENT_STATUS_REJECTED, observed.status_error, warning=True, at=now)
+        yield "status", event

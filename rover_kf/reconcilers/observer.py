@@ -61,10 +61,10 @@ class Observer:
             policy = self._policy_of(job)
         except errors.InputError as cause:
             policy, error = AutoscalingPolicy(), str(cause)
-        found = self._coordinator(job, memory.last_event)
+        found, invalid = self._coordinator(job, memory.last_event)
         if found is not None and memory.last_event and found.started_at != memory.events_since:
             # The first pod was replaced and counts its events from 1 again.
-            found = self._coordinator(job, 0)
+            found, invalid = self._coordinator(job, 0)
         pods = self._cluster.list_pods(job.key)
         found = found or left(job, pods)
         if found is not None and found.started_at != memory.events_since:
@@ -73,6 +73,7 @@ class Observer:
         silent = self._cluster.unreachable_nodes(suspects) if suspects else {}
         fleet = self._history.fleet(found.preflight if found else None)
         seen = Observed(job, pods, found, policy, silent, fleet=fleet, policy_error=error)
+        seen = dataclasses.replace(seen, status_error=invalid)
         if seen.standalone_types and not job.suspended:
             told = self._servers.fetch(job.key, seen.standalone_types, pods)
             seen = dataclasses.replace(seen, standalone_statuses=told)
@@ -135,14 +136,17 @@ class Observer:
             seen, needs = dataclasses.replace(seen, node_cpu=cluster.node_sizes("cpu")), True
         return dataclasses.replace(seen, resizes=cluster.supports_pod_resize()) if needs else seen
 
-    def _coordinator(self, job: ObservedJob, after: int) -> CoordinatorStatus | None:
+    def _coordinator(self, job: ObservedJob, after: int) -> tuple[CoordinatorStatus | None, str]:
+        """Return the status, and why the answer cannot be used; neither where there is none."""
         if job.suspended:
-            return None
+            return None, ""
         try:
-            return fetch_status(self._cluster, job.key, after=after)
+            return fetch_status(self._cluster, job.key, after=after), ""
         except errors.ClusterUnavailable as error:
             LOG.info("%s: its coordinator does not answer: %s", job.key, error)
-            return None
+        except errors.ProtocolError as error:
+            return None, str(error)
+        return None, ""
 
     def _refused(self, seen: Observed, spec: Mapping[str, object]) -> str:
         return self._cluster.dry_run_patch(seen.job.key, {"spec": spec})
@@ -233,7 +237,7 @@ class StandaloneStatusReader:
             status = fetch_status(self._cluster, key, after=after, pod=pod)
             if after and status.started_at not in known:  # another pod, or another story of it
                 status = fetch_status(self._cluster, key, pod=pod)
-        except errors.ClusterUnavailable as error:
+        except (errors.ClusterUnavailable, errors.ProtocolError) as error:
             LOG.info("%s: %s does not answer: %s", key, pod.name, error)
             return None
         return status

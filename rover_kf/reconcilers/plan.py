@@ -49,6 +49,8 @@ class Observed:
     """What checks of nodes showed in other jobs; filled in where this one was checked."""
     policy_error: str = ""
     """Why the job's annotations could not be read as a policy; the policy is then ``off``."""
+    status_error: str = ""
+    """Why the coordinator's answer could not be used; the status is then None."""
     ps_model: PsModel | None = None
     """Of parameter servers, by what this run and its like have shown; None: that tells nothing."""
     capacity: FairShareView | None = None
