@@ -140,12 +140,15 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def rewrite_paths(text: str, mounts: Mapping[str, pathlib.Path]) -> str:
-    """Put folders instead of mount paths at the text's start or after ``=``, ``:``, ``,``."""
+    """Put folders instead of mount paths at a text's start, after ``=``, ``:``, ``,``, or quoted.
+
+    JSON, such as the policy's, has quotes around them.
+    """
     if not mounts:
         return text
     roots = {mount.rstrip("/"): str(folder) for mount, folder in mounts.items()}
     longest_first = "|".join(re.escape(root) for root in sorted(roots, key=len, reverse=True))
-    pattern = rf"(^|[=:,])({longest_first})(?=$|[/:,])"
+    pattern = rf"(^|[=:,\"])({longest_first})(?=$|[/:,\"])"
     return re.sub(pattern, lambda hit: hit[1] + roots[hit[2]], text)
 
 

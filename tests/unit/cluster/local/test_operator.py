@@ -113,6 +113,7 @@ def test_variables_refer_to_the_pod_and_to_one_another(cluster):
         {"name": "PLACE", "value": "/data/sub"},
         {"name": "PLACES", "value": "/other:/data"},
         {"name": "NOT", "value": "/database"},
+        {"name": "JSON", "value": '{"path":"/data/sub","shards":"/data","other":"/database"}'},
     ]
     worker = replica(
         PRINT_ENV,
@@ -132,6 +133,8 @@ def test_variables_refer_to_the_pod_and_to_one_another(cluster):
     assert seen["PLACE"] == f"{claim}/sub"
     assert seen["PLACES"] == f"/other:{claim}"
     assert seen["NOT"] == "/database"
+    paths = {"path": f"{claim}/sub", "shards": str(claim), "other": "/database"}
+    assert json.loads(seen["JSON"]) == paths
     assert claim.is_dir()
 
 
