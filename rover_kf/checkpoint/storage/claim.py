@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Collection
 from typing import Protocol
 
@@ -22,6 +23,8 @@ OWNER_FILE = "owner.json"
 GENERATIONS = "generations"
 MAX_BYTES = 4096
 """Of the owner's file."""
+_PAUSES = (0.05, 0.1, 0.2, 0.4)
+"""Seconds before the owner's file is looked at again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,15 +94,9 @@ def last_generation(files: ClaimFiles) -> int:
 
 def _claim_owner(files: ClaimFiles, stated: Claim) -> None:
     content = json.dumps({"owner": stated.owner}).encode()
-    found = files.read_small(OWNER_FILE)
-    if found is None and files.create_small(OWNER_FILE, content):
+    found = _read_or_create_owner(files, content)
+    if found == content:
         return
-    found = found or files.read_small(OWNER_FILE)
-    if not found:
-        raise errors.StorageError(
-            f"{files.location}/{OWNER_FILE} is empty: another coordinator is writing it, and it is "
-            "read again at the next commit. If it stays empty, that writer was killed: remove it"
-        )
     owner = _parse_owner(files, found)
     if owner == stated.owner:
         return
@@ -110,6 +107,22 @@ def _claim_owner(files: ClaimFiles, stated: Claim) -> None:
             f"{names.PREFIX}checkpoint.adopt-from: {owner}"
         )
     files.replace_small(OWNER_FILE, content)
+
+
+def _read_or_create_owner(files: ClaimFiles, content: bytes) -> bytes:
+    """Return the owner's file, which is created with this content if there is none."""
+    for pause in _PAUSES:
+        found = files.read_small(OWNER_FILE)
+        if found:
+            return found
+        if found is None and files.create_small(OWNER_FILE, content):
+            return content
+        # Another coordinator writes it: a store refuses a second one before the first can be read.
+        time.sleep(pause)
+    raise errors.StorageError(
+        f"{files.location}/{OWNER_FILE} is empty: another coordinator is writing it, and it is "
+        "read again at the next commit. If it stays empty, that writer was killed: remove it"
+    )
 
 
 def _parse_owner(files: ClaimFiles, content: bytes) -> str:
