@@ -182,7 +182,10 @@ def _read_dataclass(kind: Any, data: Any) -> Any:
     except _DecodeError as misfit:
         misfit.prefix_path(f".{name}")
         raise
-    return kind(**found)
+    try:
+        return kind(**found)
+    except errors.InputError as refusal:  # a type that holds no value out of range
+        raise _DecodeError(f" {refusal}") from None
 
 
 @functools.cache

@@ -162,7 +162,7 @@ def _policy(environment: Mapping[str, str]) -> PolicySections:
     """The defaults for what the variable does not state."""
     try:
         return codec.loads(PolicySections, environment.get(names.ENV_POLICY, "{}"))
-    except (errors.ProtocolError, errors.PolicyError) as cause:
+    except errors.ProtocolError as cause:
         raise errors.InputError(f"{names.ENV_POLICY}: {cause}") from cause
 
 
