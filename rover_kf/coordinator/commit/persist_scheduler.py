@@ -60,6 +60,8 @@ class PersistScheduler:
     """What upcoming was, until the order ends."""
     _late: int = 0
     """Orders since the last commit that came after the state was overwritten."""
+    _awaited: State = NO_STATE
+    """The newest that somebody has waited for."""
     _overwritten: State | None = None
     """Given up last since newer saves replaced it: most likely nobody has it any more."""
     _retry_at: float = 0.0
@@ -84,7 +86,9 @@ class PersistScheduler:
             return self.current
         if sealed == self._overwritten and now < self._retry_at:
             return self.current
-        is_late = self._late >= _TRIES and self._late % 2 == 0
+        # Whoever waits for the newest state may save nothing meanwhile.
+        saves = self._awaited < sealed
+        is_late = saves and self._late >= _TRIES and self._late % 2 == 0
         free = self.current is None and copying in (None, None if is_late else sealed)
         in_pace = now >= self._not_before and not self._is_too_soon()
         if free and (in_pace or self._is_kept_step()):
@@ -126,8 +130,9 @@ class PersistScheduler:
             state: that somebody waits for; nothing changes if it or a newer one is under way.
                 None: whatever comes next.
         """
+        if state is not None:
+            self._awaited = max(state, self._awaited)
         if state is not None and self.upcoming is not None and state < self.upcoming:
-            # Whoever waits may save nothing meanwhile.
             self._end_order()
             self._late = 1
         if state is None or self.current is None or self.current < state:
@@ -191,6 +196,7 @@ class PersistScheduler:
         """A new round: what was sealed before is given up or will be sealed again."""
         self._end_order()
         self._sealed = self._overwritten = self._reference = None
+        self._awaited = NO_STATE
         self._late = 0
 
     def _end_order(self) -> None:

@@ -191,6 +191,21 @@ def test_after_two_late_orders_a_state_to_come_is_named():
     assert naming.upcoming == _s(1, 72)
 
 
+def test_a_state_that_somebody_waits_for_is_named_itself():
+    """A script that waits for its last save makes no later one; once it saves on, one may come."""
+    naming = PersistScheduler(persist_seconds=0.0)
+    _late_twice(naming)
+    naming.expedite(_s(1, 30))
+    assert naming.due(0.2) == _s(1, 30)
+    naming.aborted(_s(1, 30), now=0.3, pause=0.0)
+    naming.on_sealed(_s(1, 40))
+    assert naming.due(0.4) == _s(1, 40)
+    naming.aborted(_s(1, 40), now=0.5, pause=0.0)
+    naming.on_sealed(_s(1, 50))
+    assert naming.due(0.6) > _s(1, 50)
+    assert naming.upcoming is not None
+
+
 def test_a_state_that_is_the_newest_for_long_is_named_again():
     """Training has ended: what was given up may be there all the same."""
     naming = PersistScheduler(persist_seconds=0.0)
