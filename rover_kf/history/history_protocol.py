@@ -27,9 +27,18 @@ class HistoryStore(Protocol):
         namespace: str | None = None,
         name: str | None = None,
         outcome: str | None = None,
+        visible_from: str | None = None,
         limit: int = 100,
     ) -> tuple[RunRecord, ...]:
-        """Newest runs first, filtered by what is given."""
+        """Newest runs first, filtered by what is given.
+
+        Args:
+            namespace: of the runs.
+            name: of the job.
+            outcome: of the runs.
+            visible_from: only runs of this namespace, and of those that share theirs.
+            limit: runs at most.
+        """
 
     def delete(self, uid: str) -> bool:
         """Forget a run; False if there was none."""

@@ -25,6 +25,16 @@ TIMEOUT_SECONDS = 20.0
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "ROVER_KF_TOKEN", "ROVER_KF_TOKEN_FILE"
 AUTHORITY_VARIABLE = "ROVER_KF_HISTORY_CA"
+MAX_BYTES = 64 << 20
+"""Of an answer."""
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer as any other: the token must not follow it."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
 
 
 class RemoteHistory:
@@ -70,6 +80,7 @@ class RemoteHistory:
         namespace: str | None = None,
         name: str | None = None,
         outcome: str | None = None,
+        visible_from: str | None = None,  # noqa: ARG002 - the server decides by the caller's token
         limit: int = 100,
     ) -> tuple[RunRecord, ...]:
         """Newest runs first, filtered by what is given."""
@@ -90,8 +101,7 @@ class RemoteHistory:
         return tuple(codec.decode(RunRecord, item) for item in (payload or {}).get("runs", ()))
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
-        if not self._url.startswith(("http://", "https://")):
-            raise self._unavailable(f"{self._url} is no URL")
+        self._check_url()
         request = urllib.request.Request(  # noqa: S310 - the scheme is checked
             f"{self._url}{path}",
             data=body,
@@ -99,9 +109,12 @@ class RemoteHistory:
             headers={"Authorization": f"Bearer {self._bearer()}"},
         )
         try:
-            context = self._context() if self._url.startswith("https://") else None
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as reply:  # noqa: S310 - as above
-                return json.loads(reply.read())
+            handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+            if self._url.startswith("https://"):
+                handlers.append(urllib.request.HTTPSHandler(context=self._context()))
+            opener = urllib.request.build_opener(*handlers)
+            with opener.open(request, timeout=TIMEOUT_SECONDS) as reply:
+                return json.loads(reply.read(MAX_BYTES))
         except urllib.error.HTTPError as refusal:
             with refusal:
                 if refusal.code == 404:  # noqa: PLR2004 - not found
@@ -110,6 +123,14 @@ class RemoteHistory:
             raise self._unavailable(f"it answered {refusal.code}: {said}") from refusal
         except (OSError, ValueError) as cause:
             raise self._unavailable(str(cause)) from cause
+
+    def _check_url(self) -> None:
+        """The token opens the API server: it is sent encrypted, or stays on this machine."""
+        parts = urllib.parse.urlsplit(self._url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise self._unavailable(f"{self._url} is no URL")
+        if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+            raise self._unavailable("the token would be sent in clear text: use https://")
 
     def _bearer(self) -> str:
         if TOKEN_VARIABLE in os.environ and self._token is None:

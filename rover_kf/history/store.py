@@ -115,11 +115,14 @@ class SqlHistory:
         namespace: str | None = None,
         name: str | None = None,
         outcome: str | None = None,
+        visible_from: str | None = None,
         limit: int = 100,
     ) -> tuple[RunRecord, ...]:
         """Newest runs first, filtered by what is given."""
         runs = sql_schema.RUNS
         query = sa.select(runs.c.record).order_by(runs.c.started_at.desc()).limit(limit)
+        if visible_from is not None:
+            query = query.where(self._visible_from(visible_from))
         for column, wanted in ((runs.c.namespace, namespace), (runs.c.name, name)):
             query = query if wanted is None else query.where(column == wanted)
         return self._read(query if outcome is None else query.where(runs.c.outcome == outcome))

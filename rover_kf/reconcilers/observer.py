@@ -71,7 +71,7 @@ class Observer:
             memory = dataclasses.replace(memory, last_event=0, events_since=found.started_at)
         suspects = lost_nodes.suspect_nodes(pods)
         silent = self._cluster.unreachable_nodes(suspects) if suspects else {}
-        fleet = self._history.fleet(found.preflight if found else None)
+        fleet = self._history.fleet(found.preflight if found else None, job.key.namespace)
         seen = Observed(job, pods, found, policy, silent, fleet=fleet, policy_error=error)
         seen = dataclasses.replace(seen, status_error=invalid)
         if seen.standalone_types and not job.suspended:

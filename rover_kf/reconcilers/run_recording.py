@@ -63,7 +63,7 @@ class RunHistory:
         """Jobs that have been told that their run is not recorded now."""
         self._records: dict[JobKey, RunRecord] = {}
         """Newest record of a key, as it would be written."""
-        self._fleets: dict[float, FleetBaselines] = {}
+        self._fleets: dict[tuple[str, float], FleetBaselines] = {}
         """By the time of the check that it is for."""
         self._written: dict[JobKey, RunRecord] = {}
         self._rows: dict[JobKey, tuple[float, tuple[PsRow, ...]]] = {}
@@ -115,20 +115,24 @@ class RunHistory:
             return True
         return self._write(job.key, recorder.stamp(record, now), now)
 
-    def fleet(self, check: NodeCheckReport | None) -> FleetBaselines:
-        """What other checks of nodes showed, for one of a job; empty while it cannot be read."""
+    def fleet(self, check: NodeCheckReport | None, namespace: str) -> FleetBaselines:
+        """What other checks of nodes showed, for one of a job; empty while it cannot be read.
+
+        Tenants of other namespaces could report made-up figures: only those count that the
+        administrator shares.
+        """
         if check is None:
             return FleetBaselines()
-        known = self._fleets.get(check.at)
+        known = self._fleets.get((namespace, check.at))
         if known is not None:
             return known
         try:
-            runs = self._store.list(limit=RUNS)
+            runs = self._store.list(visible_from=namespace, limit=RUNS)
         except errors.HistoryUnavailable as error:
             LOG.warning("a check is judged without history: %s", error)
             return FleetBaselines()
         others = (one for run in runs for one in run.preflights if one.at != check.at)
-        found = self._fleets[check.at] = verdict.collect_baselines(others, check.at)
+        found = self._fleets[namespace, check.at] = verdict.collect_baselines(others, check.at)
         while len(self._fleets) > MAX_FLEETS:
             del self._fleets[next(iter(self._fleets))]
         return found

@@ -164,9 +164,12 @@ class Volumes:
     """Other emptyDirs."""
 
     def create(self) -> None:
-        """Make the pod's own folders and the claims' ones; what is there stays."""
+        """Make the pod's own folders and the claims' ones; what is there stays.
+
+        Other users of the machine may enter none of them: a pod's socket takes no token.
+        """
         for folder in self.folders.values():
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def remove(self) -> None:
         """Remove the pod's own folders; claims and host paths stay."""

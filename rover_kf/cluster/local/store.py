@@ -80,7 +80,8 @@ class Store:
                     "or choose another metadata.name; nothing was started"
                 )
             shutil.rmtree(self.folder(key), ignore_errors=True)
-            (self.folder(key) / "token").mkdir(parents=True)
+            self.folder(key).mkdir(mode=0o700, parents=True)  # it has the job's variables
+            (self.folder(key) / "token").mkdir()
             token = self.folder(key) / "token" / "token"
             token.touch(mode=0o600)
             token.write_text(secrets.token_urlsafe(32))
@@ -182,7 +183,7 @@ class Store:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with translate_write_errors(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with (self.root / "lock").open("ab") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 yield
