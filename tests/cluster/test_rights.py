@@ -169,7 +169,9 @@ def scene(cluster, namespace, caller, toolbox_image, tmp_path) -> Scene:
     other |= {"kind": "TFJob"}
     other["spec"]["tfReplicaSpecs"] = other["spec"].pop("pytorchReplicaSpecs")
     assert template["spec"]["containers"]
-    apply(cluster, [pod, suspended, other])
+    holder = {"name": deeds.ACCOUNT, "namespace": namespace}
+    issuer = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": holder}
+    apply(cluster, [issuer, pod, suspended, other])
     eventually(
         lambda: objects.pod_ready(objects.get(cluster, namespace, "pod", "crew-worker-0")),
         within=120,

@@ -26,6 +26,7 @@ from rover_kf.client import RoverClient
 from rover_kf.client.settings import ClientSettings
 from rover_kf.cluster.kubernetes import informer
 from rover_kf.cluster.kubernetes.cached_cluster import CachedCluster
+from rover_kf.cluster.kubernetes.coordinator_tokens import CoordinatorTokens
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
 from rover_kf.pipeline_steps import step_context
 from rover_kf.webhook.certificates import issue
@@ -34,6 +35,8 @@ from testcluster.commands import Kubectl
 from testcluster.rights import Right
 
 WEBHOOK, HOOK, HOSTS = "rover-kf-webhook", "inject.rover-kf.io", ("a.b.svc",)
+ACCOUNT = "rover-kf-controller"
+"""The controller's service account; the scene's namespace has one."""
 YEARS = 10 * 365 * 86400.0
 KINDS = {names.PYTORCHJOBS: names.PYTORCHJOB, names.TFJOBS: names.TFJOB}
 CREW = "crew"
@@ -192,6 +195,11 @@ def _renew_secret(caller: Caller, scene: Scene) -> None:
     _secret(caller, scene).ensure(time.time() + YEARS)
 
 
+def _create_token(caller: Caller, scene: Scene) -> None:
+    account = f"{scene.namespace}:{ACCOUNT}"
+    CoordinatorTokens(_plain(caller).api, account).get(scene.key(names.PYTORCHJOBS))
+
+
 def _trust(caller: Caller, scene: Scene) -> None:
     """Another authority for a moment: what was there is put back."""
     kind, path = "mutatingwebhookconfiguration", "/webhooks/0/clientConfig/caBundle"
@@ -242,6 +250,7 @@ CONTROLLER: dict[Right, Deed] = {
     Right("", "secrets", "create"): _make_secret,
     Right("", "secrets", "get", WEBHOOK): _make_secret,
     Right("", "secrets", "update", WEBHOOK): _renew_secret,
+    Right("", "serviceaccounts/token", "create", ACCOUNT): _create_token,
     **{
         Right(
             "admissionregistration.k8s.io", "mutatingwebhookconfigurations", verb, WEBHOOK
