@@ -25,7 +25,7 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.sidecar_client import SidecarClient
 
-NEVER = 1e9
+NEVER = 1e8
 FLUSH_SECONDS = 600.0
 
 
