@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api import codec
+from rover_kf.api.bounds import check_bounds
 from rover_kf.api.data import DataStatus
 from rover_kf.api.faults.hang_reports import Hang
 from rover_kf.api.faults.limit_raises import CpuUse, MemoryTrend, OomKill, PodCpu
@@ -161,3 +163,14 @@ class CoordinatorStatus:
     """Data sets whose slots are leased."""
     storage_rate: float = 0.0
     """Bytes a second that storage took of the slowest pod lately; 0: not measured."""
+
+
+def read_status(data: bytes) -> CoordinatorStatus:
+    """Read what a job's pod reports, which its tenant may have made up.
+
+    Raises:
+        ProtocolError: it is no status, or a value is out of bounds.
+    """
+    status = codec.loads(CoordinatorStatus, data)
+    check_bounds(status, MAX_LISTED)
+    return status

@@ -17,7 +17,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.status import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus, read_status
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def unpack(text: str, source: str) -> CoordinatorStatus | None:
     if not text:
         return None
     try:
-        return codec.loads(CoordinatorStatus, text.encode())
+        return read_status(text.encode())
     except errors.ProtocolError as error:
         _log.warning("%s left a last status that cannot be read: %s", source, error)
         return None

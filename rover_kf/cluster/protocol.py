@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
-from rover_kf.api import codec, names
-from rover_kf.api.bounds import check_bounds
+from rover_kf.api import names
 from rover_kf.api.cluster_capacity import NamespaceObjects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
-from rover_kf.api.status import MAX_LISTED, CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus, read_status
 
 
 class Cluster(Protocol):
@@ -150,7 +149,4 @@ def fetch_status(
         ProtocolError: the answer is no status, or is out of bounds. The job's pod wrote it.
     """
     path = f"{names.PATH_STATUS}?after={after}"
-    reply = cluster.call_coordinator(key, "GET", path, pod=pod)
-    status = codec.loads(CoordinatorStatus, reply)
-    check_bounds(status, MAX_LISTED)
-    return status
+    return read_status(cluster.call_coordinator(key, "GET", path, pod=pod))

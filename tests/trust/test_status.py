@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import codec, termination_log
 from rover_kf.api.bounds import MAX_ITEMS, MAX_NUMBER, MAX_TEXT, MAX_TIME
 from rover_kf.api.jobs import Event, JobKey
 from rover_kf.api.samples import Goodput, Throughput
@@ -141,6 +141,9 @@ def test_what_is_read_is_finite_and_short(data):
     assert abs(sum(dataclasses.astuple(read.goodput))) < 1e16
 
 
-def test_the_job_has_an_event_of_it():
-    """Which of the reasons, and that the registry has it, is a contract with dashboards."""
-    assert names.EVENT_STATUS_REJECTED == "StatusRejected"
+@pytest.mark.parametrize("what", REJECTED)
+def test_a_last_status_is_read_within_the_same_bounds(what, caplog):
+    """What a pod leaves in its termination log is its tenant's word as well."""
+    assert termination_log.unpack(codec.dumps(status()).decode(), "a pod") == status()
+    assert termination_log.unpack(codec.dumps(REJECTED[what][0]).decode(), "a pod") is None
+    assert "a pod left a last status that cannot be read" in caplog.text

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 
@@ -50,6 +51,15 @@ def test_job_that_profits_is_scaled_once_and_verified(cluster, history):
     applied = [decision for decision in record.decisions if decision.applied]
     assert [(d.current, d.target) for d in applied] == [(2, 3)]
     assert applied[0].predicted_gain == pytest.approx(1.4, rel=0.01)
+
+
+def test_a_status_out_of_bounds_is_one_event(cluster, history):
+    """However often the coordinator reports it; nothing of it reaches the record."""
+    honest = cluster._status
+    cluster._status = lambda after: dataclasses.replace(honest(after), step=2**62)
+    look(cluster, history, times=3)
+    assert cluster.reasons().count("StatusRejected") == 1
+    assert history.get("uid-1").steps == 0
 
 
 def test_job_that_does_not_profit_is_rolled_back_and_left_alone(clock, history):
