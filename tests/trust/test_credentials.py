@@ -26,10 +26,10 @@ from rover_kf.cluster.kubernetes.api import KubernetesApi
 from rover_kf.cluster.kubernetes.coordinator_tokens import LIFETIME_SECONDS, CoordinatorTokens
 from rover_kf.cluster.kubernetes.transport import PodNetworkTransport
 from rover_kf.history.store import SqlHistory
-from rover_kf.sidecar import settings as sidecar_settings
 from rover_kf.sidecar.http.app import PUBLIC_PATHS, make_application
 from rover_kf.sidecar.http.authentication import CONTROLLER_PATHS, ServiceAccountAuthenticator
 from rover_kf.webhook.history_api import HistoryServer
+from tests.support.pods import checkpoint_pod
 from tests.support.servers.served_app import Served
 
 ACCOUNT = "rover-kf-system:rover-kf-controller"
@@ -97,23 +97,11 @@ OPENS = {
 @pytest.fixture
 def sidecar(tmp_path) -> Iterator[str]:
     """The application of llm's coordinator, with every path that a sidecar has."""
-    variables = {
-        "ROVER_JOB": LLM.name,
-        "ROVER_NAMESPACE": LLM.namespace,
-        "ROVER_POD_NAME": "llm-worker-0",
-        "ROVER_POD_UID": "u",
-        "ROVER_POD_IP": "127.0.0.1",
-        "ROVER_REPLICA_TYPE": "worker",
-        "ROVER_REPLICA_INDEX": "0",
-        "ROVER_COORDINATOR": "127.0.0.1",
-        "ROVER_NODES": "1",
-        "ROVER_MIN_NODES": "1",
-        "ROVER_MAX_NODES": "1",
-        "ROVER_ARENA_BYTES": "1",
-        "ROVER_TOKEN_HOME": str(tmp_path),
-        "ROVER_CONTROLLER_ACCOUNT": ACCOUNT,
-    }
-    authenticator = ServiceAccountAuthenticator(sidecar_settings.read(variables))
+    settings = checkpoint_pod.settings_of(
+        tmp_path, job=LLM.name, namespace=LLM.namespace, pod="llm-worker-0",
+        auth="serviceaccount", controller_account=ACCOUNT,
+    )  # fmt: skip
+    authenticator = ServiceAccountAuthenticator(settings)
     public = jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key(), as_dict=True)
     authenticator._keys = {"k": jwt.PyJWK({**public, "kid": "k"}, "RS256")}
     authenticator._fetched = time.monotonic()

@@ -14,7 +14,7 @@ from rover_kf.api import names
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.object_store import ObjectStorage
-from tests.support.pods.sidecar_variables import sidecar_variables
+from tests.support.pods.sidecar_variables import ONE_POD, sidecar_variables
 
 WITHOUT_CLIENT = """
 import runpy, sys
@@ -43,19 +43,8 @@ def test_a_sidecar_without_the_client_says_what_to_install(tmp_path):
     """At its start, in one line, with the exit code of a wrong input."""
     environment = os.environ | sidecar_variables(
         {
+            **ONE_POD,
             names.ENV_HOME: str(tmp_path),
-            names.ENV_JOB: "demo",
-            names.ENV_NAMESPACE: "default",
-            names.ENV_POD_NAME: "demo-worker-0",
-            names.ENV_POD_UID: "uid",
-            names.ENV_POD_IP: "127.0.0.1",
-            names.ENV_REPLICA_TYPE: "worker",
-            names.ENV_REPLICA_INDEX: "0",
-            names.ENV_COORDINATOR: "demo-worker-0",
-            names.ENV_NODES: "1",
-            names.ENV_MIN_NODES: "1",
-            names.ENV_MAX_NODES: "1",
-            names.ENV_ARENA_BYTES: "1000000",
             names.ENV_AUTH: "shared",
             "checkpoint.path": "s3://bucket/x",
         }

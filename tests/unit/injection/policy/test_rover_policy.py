@@ -18,6 +18,7 @@ from rover_kf.injection.settings import InjectionSettings
 from rover_kf.job_kinds.job_spec import JobSpec
 from rover_kf.sidecar import settings as sidecar_settings
 from tests.support.jobs.job_manifests import make_job
+from tests.support.pods.sidecar_variables import ONE_POD
 
 STATED = {
     "checkpoint.path": "/ckpt/run",
@@ -71,23 +72,6 @@ STATED = {
 }
 """Each key with a value that is not its default."""
 PAGE = pathlib.Path(__file__).parents[4] / "docs" / "policy.md"
-
-
-VARIABLES = {
-    names.ENV_JOB: "demo",
-    names.ENV_NAMESPACE: "default",
-    names.ENV_POD_NAME: "demo-worker-0",
-    names.ENV_POD_UID: "uid",
-    names.ENV_POD_IP: "127.0.0.1",
-    names.ENV_REPLICA_TYPE: "worker",
-    names.ENV_REPLICA_INDEX: "0",
-    names.ENV_COORDINATOR: "demo-worker-0",
-    names.ENV_NODES: "1",
-    names.ENV_MIN_NODES: "1",
-    names.ENV_MAX_NODES: "1",
-    names.ENV_ARENA_BYTES: "1000000",
-}
-"""What a sidecar needs besides the policy."""
 
 
 def read(*, defaults=None, **stated):
@@ -170,7 +154,7 @@ def test_one_definition_reaches_docs_and_sidecar(key):
         for item in sidecar_container.environment(plan)
         if item["name"] == names.ENV_POLICY
     ]
-    told = sidecar_settings.read(VARIABLES | {names.ENV_POLICY: variable}).policy
+    told = sidecar_settings.read(ONE_POD | {names.ENV_POLICY: variable}).policy
     assert dataclasses.asdict(told) == dataclasses.asdict(found)
     section = getattr(told, key.split(".")[0])
     assert getattr(section, field.name) != field.default
@@ -178,13 +162,13 @@ def test_one_definition_reaches_docs_and_sidecar(key):
 
 def test_a_sidecar_without_the_variable_has_the_defaults():
     """They are stated once; a variable that states some values leaves the others."""
-    assert sidecar_settings.read(VARIABLES).policy == policy.PolicySections()
-    some = sidecar_settings.read(VARIABLES | {names.ENV_POLICY: '{"hang": {"factor": 3}}'}).policy
+    assert sidecar_settings.read(ONE_POD).policy == policy.PolicySections()
+    some = sidecar_settings.read(ONE_POD | {names.ENV_POLICY: '{"hang": {"factor": 3}}'}).policy
     assert some == policy.PolicySections(hang=policy.HangPolicy(factor=3.0))
     with pytest.raises(errors.InputError, match=r"ROVER_POLICY: .*hang\.factor is 0"):
-        sidecar_settings.read(VARIABLES | {names.ENV_POLICY: '{"hang": {"factor": 0}}'})
+        sidecar_settings.read(ONE_POD | {names.ENV_POLICY: '{"hang": {"factor": 0}}'})
     with pytest.raises(errors.InputError, match=r"ROVER_POLICY: PolicySections\.hang\.factor"):
-        sidecar_settings.read(VARIABLES | {names.ENV_POLICY: '{"hang": {"factor": "x"}}'})
+        sidecar_settings.read(ONE_POD | {names.ENV_POLICY: '{"hang": {"factor": "x"}}'})
 
 
 @pytest.mark.parametrize(

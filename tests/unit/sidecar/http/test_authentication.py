@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
 import hmac
 import json
 import pathlib
@@ -19,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.sidecar import settings as sidecar_settings
 from rover_kf.sidecar.http.authentication import (
     ServiceAccountAuthenticator,
     SharedTokenAuthenticator,
@@ -27,25 +25,13 @@ from rover_kf.sidecar.http.authentication import (
     make_authenticator,
 )
 from rover_kf.sidecar.http.peer_client import Token
+from rover_kf.sidecar.settings import SidecarSettings
+from tests.support.pods import checkpoint_pod
 
 
-def make(folder: pathlib.Path, **changes: Any) -> sidecar_settings.SidecarSettings:
-    variables = {
-        "ROVER_JOB": "train",
-        "ROVER_NAMESPACE": "team",
-        "ROVER_POD_NAME": "train-worker-0",
-        "ROVER_POD_UID": "u",
-        "ROVER_POD_IP": "127.0.0.1",
-        "ROVER_REPLICA_TYPE": "worker",
-        "ROVER_REPLICA_INDEX": "0",
-        "ROVER_COORDINATOR": "127.0.0.1",
-        "ROVER_NODES": "1",
-        "ROVER_MIN_NODES": "1",
-        "ROVER_MAX_NODES": "1",
-        "ROVER_ARENA_BYTES": "1",
-        "ROVER_TOKEN_HOME": str(folder),
-    }
-    return dataclasses.replace(sidecar_settings.read(variables), **changes)
+def make(folder: pathlib.Path, **changes: Any) -> SidecarSettings:
+    of_train = {"job": "train", "namespace": "team", "pod": "train-worker-0"}
+    return checkpoint_pod.settings_of(folder, **of_train, **{"auth": "serviceaccount", **changes})
 
 
 PATH = names.PATH_SCALE
