@@ -185,7 +185,7 @@ def _read_dataclass(kind: Any, data: Any) -> Any:
     try:
         return kind(**found)
     except errors.InputError as refusal:  # a type that holds no value out of range
-        raise _DecodeError(f" {refusal}") from None
+        raise _DecodeError(str(refusal)) from None
 
 
 @functools.cache

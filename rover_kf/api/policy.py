@@ -34,7 +34,7 @@ class Rule:
     """The values that a key may have."""
 
     help: str
-    """The phrase that errors and docs show as what is allowed."""
+    """The allowed values, as errors and docs state them."""
     unit: str = ""
     least: float | None = None
     above: float | None = None
@@ -46,7 +46,7 @@ class Rule:
     """Reads a text; rejects it with an InputError."""
 
     def rejection(self, value: Any) -> str:
-        """What is allowed instead of a value; empty where the value is in range."""
+        """Return the allowed values if a value is out of range; else nothing."""
         if value is None or isinstance(value, str):
             return "" if value is None or self._allows_text(value) else self.help
         numbers = value if isinstance(value, tuple) else (value,)
@@ -72,7 +72,7 @@ def value(default: object, help_text: str = "", *, zero: str = "", **rule: Any) 
 
     Args:
         default: what a job has that does not state it.
-        help_text: what is allowed, where choices, unit and bounds do not say it all.
+        help_text: the allowed values, where choices, unit and bounds do not state them all.
         zero: the meaning of 0, if it is a special one.
         **rule: fields of a Rule.
     """

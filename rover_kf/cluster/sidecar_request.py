@@ -22,7 +22,7 @@ from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.system import tls
 
 ANSWER_SECONDS = 10.0
-"""For the whole exchange."""
+"""To connect, to send the request, and for the whole answer: each."""
 MAX_ANSWER_BYTES = 2 << 20
 """A status of a thousand ranks takes a quarter of it."""
 

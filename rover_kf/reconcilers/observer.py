@@ -72,8 +72,9 @@ class Observer:
         suspects = lost_nodes.suspect_nodes(pods)
         silent = self._cluster.unreachable_nodes(suspects) if suspects else {}
         fleet = self._history.fleet(found.preflight if found else None, job.key.namespace)
-        seen = Observed(job, pods, found, policy, silent, fleet=fleet, policy_error=error)
-        seen = dataclasses.replace(seen, status_error=invalid)
+        seen = Observed(
+            job, pods, found, policy, silent, fleet=fleet, policy_error=error, status_error=invalid
+        )
         if seen.standalone_types and not job.suspended:
             told = self._servers.fetch(job.key, seen.standalone_types, pods)
             seen = dataclasses.replace(seen, standalone_statuses=told)

@@ -95,8 +95,6 @@ def last_generation(files: ClaimFiles) -> int:
 def _claim_owner(files: ClaimFiles, stated: Claim) -> None:
     content = json.dumps({"owner": stated.owner}).encode()
     found = _read_or_create_owner(files, content)
-    if found == content:
-        return
     owner = _parse_owner(files, found)
     if owner == stated.owner:
         return

@@ -9,7 +9,6 @@ import contextlib
 import time
 import typing
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from rover_kf import errors
 from rover_kf.api.states import NO_STATE, State
@@ -81,17 +80,6 @@ class OrderPins:
         """Let go of the slots."""
         self._closed = True
         self._pins.close()
-
-    def __enter__(self) -> OrderPins:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _pin_first(self, seals: Mapping[int, Seal | None]) -> str:
         states = {seal.state for seal in seals.values() if seal is not None}

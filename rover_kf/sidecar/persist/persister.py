@@ -10,6 +10,7 @@ and a pause; checkpoints in memory go on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
@@ -92,7 +93,7 @@ class Persister:
         named = PersistOrder(0, None)
         while True:
             ranks = await asyncio.to_thread(self._slots.local_ranks)
-            with OrderPins(self._slots, ranks) as pins:
+            with contextlib.closing(OrderPins(self._slots, ranks)) as pins:
                 if not named.upcoming:
                     pins.pin(named.state)
                 writing = self._persist_all(pins, named)
